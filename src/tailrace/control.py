@@ -36,6 +36,9 @@ class Control:
     """What the last move is: `rewind` or `skip`. Empty in files of earlier releases."""
     reason: str = ""
     user: str = ""
+    paused_by: str = ""
+    """Who paused it, and why: later orders have their own user and reason."""
+    pause_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,11 @@ class ControlFile:
 
     def pause(self, *, user: str, reason: str = "") -> None:
         """Stop delivery in order, until `resume`."""
-        self._change("pause", lambda control: replace(control, paused=True), user, reason)
+
+        def paused(control: Control) -> Control:
+            return replace(control, paused=True, paused_by=user, pause_reason=reason)
+
+        self._change("pause", paused, user, reason)
 
     def resume(self, *, user: str, reason: str = "") -> None:
         """Continue after `pause`."""

@@ -3,6 +3,7 @@
     TailraceError                         code                 exit  retry
     ├── UnexpectedError                   UNEXPECTED              1  back-off
     ├── ConfigError                       BAD_CONFIG              2  never
+    │   └── ParameterError                BAD_CONFIG              2  never
     ├── MalformedError                    MALFORMED               3  never
     ├── ExpressionError                   BAD_EXPRESSION          4  never
     ├── SchemaChangedError                SCHEMA_CHANGED          5  never
@@ -101,6 +102,10 @@ class ConfigError(TailraceError):
 
     code = "BAD_CONFIG"
     exit_code = 2
+
+
+class ParameterError(ConfigError):
+    """A parameter of a request is invalid."""
 
 
 class MalformedError(TailraceError):

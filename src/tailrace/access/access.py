@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from tailrace.config import Config, Http
 
-COOKIE = "tailrace_session"
 HTTP_USER = "http"
 """The name of the owner of the endpoints' token, in the audit file."""
 _SCHEME = "bearer"
@@ -43,6 +42,9 @@ class Access:
         self._token = token
         self.secure = config.http.tls is not None
         """Whether cookies are sent over TLS only."""
+        # Browsers do not separate cookies by port: two systems of a host have one each. The prefix
+        # keeps other hosts of the domain from setting it.
+        self.cookie = f"{'__Host-' if self.secure else ''}tailrace_session_{config.http.port}"
         self.sessions = Sessions()
         self.attempts = Attempts()
         self.tokens = Tokens(config.data)
@@ -64,22 +66,29 @@ class Access:
             scheme, _, text = authorization.partition(" ")
             found = self._bearer(text.strip()) if scheme.lower() == _SCHEME else None
         else:
-            found = self.sessions.identity(cookies.get(COOKIE, ""))
+            found = self._session(cookies.get(self.cookie, ""))
         return found or PUBLIC
+
+    def _session(self, cookie: str) -> Identity | None:
+        """Whose session it is. A session does not outlive the token that opened it."""
+        found = self.sessions.identity(cookie)
+        if found is not None and found.token and not self.tokens.accepts(found.token):
+            self.sessions.end(cookie)
+            return None
+        return found
 
     def _bearer(self, text: str) -> Identity | None:
         if _equal(text, self._token):
             return Identity(name=HTTP_USER, level=Level.OPERATOR)
         return self.tokens.identity(text)
 
-    def log_in(self, name: str, secret: str, address: str) -> Identity | None:
-        """Who logs in; None if name or password is wrong. The caller checks `attempts` before."""
-        found = self._named(name, secret) if self._users else self._bearer(secret.strip())
-        if found is None:
-            self.attempts.failed(address)
-        else:
-            self.attempts.succeeded(address)
-        return found
+    def known(self, name: str) -> str:
+        """The name of a user, for `attempts`; "" for any other text."""
+        return name if name in self._users else ""
+
+    def log_in(self, name: str, secret: str) -> Identity | None:
+        """Who logs in; None if name or password is wrong. The caller asks `attempts` before."""
+        return self._named(name, secret) if self._users else self._bearer(secret.strip())
 
     def _named(self, name: str, secret: str) -> Identity | None:
         user = self._users.get(name)

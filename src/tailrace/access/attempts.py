@@ -5,7 +5,8 @@ from __future__ import annotations
 import ipaddress
 import threading
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,17 +22,20 @@ _IPV6_PREFIX = 64
 
 @dataclass(slots=True)
 class _Failures:
-    count: int = 0
+    of_users: Counter[str] = field(default_factory=Counter)
     last_at: float = 0.0
 
 
 class Attempts:
-    """The failed logins per address.
+    """The failed logins per address, whatever user they name.
+
+    An attempt counts when it begins: attempts in parallel are no more than those one after another.
 
     >>> attempts = Attempts(clock=lambda: 0.0)
-    >>> for _ in range(6): attempts.failed("10.0.0.7")
-    >>> attempts.wait_s("10.0.0.7"), attempts.wait_s("10.0.0.8")
-    (2.0, 0.0)
+    >>> [attempts.begin("10.0.0.7", "ann") for _ in range(7)]
+    [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0]
+    >>> attempts.begin("10.0.0.8", "ann")
+    0.0
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -39,31 +43,47 @@ class Attempts:
         self._failures: dict[str, _Failures] = {}
         self._lock = threading.Lock()
 
-    def wait_s(self, address: str) -> float:
-        """Seconds until the address may try again."""
-        found = self._failures.get(_network(address))
-        if found is None or found.count <= FREE:
-            return 0.0
-        wait_s: float = min(_FIRST_S * 2 ** (found.count - FREE - 1), _MAX_S)
-        return max(found.last_at + wait_s - self._clock(), 0.0)
-
-    def failed(self, address: str) -> None:
-        """Note a failure."""
+    def begin(self, address: str, user: str) -> float:
+        """Seconds until the address may try again; if 0, an attempt has begun, which counts as
+        failed until `succeeded`. `user` is "" for a name that no user has."""
         now, network = self._clock(), _network(address)
         with self._lock:
-            found = self._failures.pop(network, _Failures())
-            if now - found.last_at > _FORGET_S:
-                found.count = 0
-            found.count, found.last_at = min(found.count + 1, 64), now
-            # The address that failed last is at the end.
+            found = self._failures.pop(network, None)
+            if found is None or now - found.last_at > _FORGET_S:
+                found = _Failures()
+            # The address that tried last is at the end.
             self._failures[network] = found
             if len(self._failures) > _MAX_ADDRESSES:
                 del self._failures[next(iter(self._failures))]
+            failures = found.of_users.total()
+            if failures > FREE:
+                wait_s: float = min(_FIRST_S * 2 ** min(failures - FREE - 1, 64), _MAX_S)
+                if (left_s := found.last_at + wait_s - now) > 0:
+                    return left_s
+            found.of_users[user] += 1
+            found.last_at = now
+            return 0.0
 
-    def succeeded(self, address: str) -> None:
-        """Forget the failures of an address."""
+    def failed(self, address: str) -> None:
+        """The attempt has failed: the wait begins now, however long that took to find out."""
         with self._lock:
-            self._failures.pop(_network(address), None)
+            if (found := self._failures.get(_network(address))) is not None:
+                found.last_at = self._clock()
+
+    def succeeded(self, address: str, user: str) -> None:
+        """Forget the failures of a user at an address, and no others: a viewer who logs in between
+        the guesses must not have more guesses for the password of an operator."""
+        with self._lock:
+            found = self._failures.get(_network(address))
+            if found is None:
+                return
+            if user:
+                del found.of_users[user]
+            else:
+                # The attempt itself.
+                found.of_users[user] -= 1
+            if not found.of_users.total():
+                del self._failures[_network(address)]
 
 
 def _network(address: str) -> str:

@@ -24,6 +24,8 @@ class Identity:
     name: str = ""
     """Recorded in the audit file; empty for PUBLIC."""
     level: Level = Level.PUBLIC
+    token: str = ""
+    """Id of the token of `tailrace token`: a session that was opened with it ends with it."""
     csrf: str = ""
     """What forms of this session carry; empty unless the request belongs to a session."""
 

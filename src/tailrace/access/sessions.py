@@ -22,10 +22,11 @@ LIFETIME_S = 12 * 3600.0
 _MAX = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Session:
     identity: Identity
     ends_at: float
+    note: str = ""
 
 
 class Sessions:
@@ -49,6 +50,20 @@ class Sessions:
         """Whose session it is; None if it has ended or never was."""
         found = self._sessions.get(_key(cookie))
         return found.identity if found is not None and self._clock() < found.ends_at else None
+
+    def leave_note(self, cookie: str, text: str) -> None:
+        """Keep a text for the next page of a session. Not in its address: a link of another site
+        could then have the page say anything."""
+        if (found := self._sessions.get(_key(cookie))) is not None:
+            found.note = text
+
+    def take_note(self, cookie: str) -> str:
+        """The text for the next page, once."""
+        found = self._sessions.get(_key(cookie))
+        if found is None:
+            return ""
+        text, found.note = found.note, ""
+        return text
 
     def end(self, cookie: str) -> None:
         """End a session."""

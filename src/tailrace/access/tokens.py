@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
+import structlog
+
 from tailrace import audit
 from tailrace.access.identity import Identity, Level
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, CorruptError, StorageError, TailraceError
 from tailrace.state_file import StateFile
 
 if TYPE_CHECKING:
@@ -52,6 +54,8 @@ class Tokens:
         self._file = StateFile(data / _FILE, list[Token])
         self._read_at: tuple[int, int] | None = None
         self._tokens: list[Token] = []
+        self.problem: TailraceError | None = None
+        """Why `identity` knows no tokens at present: the file cannot be read."""
 
     def all(self) -> list[Token]:
         """The tokens, the oldest first. The file is read again when it has changed."""
@@ -96,10 +100,35 @@ class Tokens:
     def identity(self, text: str) -> Identity | None:
         """Who sends this token; None if it is unknown or has expired."""
         digest = _digest(text)
-        for token in self.all():
+        for token in self._readable():
             if hmac.compare_digest(token.digest, digest) and not token.expired:
-                return Identity(name=f"token {token.id}", level=_LEVELS[token.scope])
+                level = _LEVELS[token.scope]
+                return Identity(name=f"token {token.id}", level=level, token=token.id)
         return None
+
+    def accepts(self, name: str) -> bool:
+        """Whether the token with this id has neither been revoked nor expired."""
+        return any(each.id == name and not each.expired for each in self._readable())
+
+    def _readable(self) -> list[Token]:
+        """The tokens; none if the file is damaged or of another user. The requests of all others
+        are answered meanwhile, and the overview shows the problem."""
+        try:
+            tokens = self.all()
+        except OSError as error:
+            problem: TailraceError = StorageError(
+                f"cannot read {self._file.path}: {error.strerror or error}",
+                hint="Give the file to the user of `tailrace run`.",
+            )
+        except CorruptError as error:
+            problem = error
+        else:
+            self.problem = None
+            return tokens
+        if str(problem) != str(self.problem):
+            structlog.get_logger().error("access.tokens_unreadable", error=str(problem))
+        self.problem = problem
+        return []
 
 
 def _digest(text: str) -> str:

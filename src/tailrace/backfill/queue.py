@@ -124,8 +124,9 @@ def set_desired_state(
     changed = replace(order, desired_state=state)
     with _lock(folder):
         audit.record(
-            config.data, f"backfill.{_ACTIONS[state]}", user=user or getpass.getuser(), backfill=id
-        )
+            config.data, f"backfill.{_ACTIONS[state]}", user=user or getpass.getuser(),
+            pipeline=folder.name, backfill=id,
+        )  # fmt: skip
         changed.save(folder)
     return changed
 

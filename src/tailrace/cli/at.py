@@ -51,7 +51,7 @@ class At(Section):
         default=None,
         description="PEM file of the authorities to trust for https. Default: those of the system.",
     )
-    insecure: Annotated[bool, Flag(env="TAILRACE_INSECURE", switch=True)] = Field(
+    insecure: Annotated[bool, Flag(env="TAILRACE_AT_INSECURE", switch=True)] = Field(
         default=False, description="Send the token without TLS, also beyond this machine."
     )
 

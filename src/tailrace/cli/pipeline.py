@@ -47,7 +47,7 @@ def ls(*, at: At, config: options.ConfigFile = None) -> None:
         state = "paused" if control["paused"] and not up else each["state"]
         reason = each["message"] if up else ""
         if control["paused"]:
-            reason = " ".join(filter(None, [control["reason"], f"({control['user']})"]))
+            reason = " ".join(filter(None, [control["pause_reason"], f"({control['paused_by']})"]))
         table.add_row(each["name"], state, each["position"], f"{each['events']:,}", reason)
     Console(highlight=False, soft_wrap=True, markup=False).print(table)
 

@@ -59,6 +59,7 @@ PAGES: tuple[Page, ...] = (
     Page(
         name="pipeline", path="/pipelines/{pipeline}", title="Pipeline",
         question="How is this pipeline?", view=pipeline.pipeline, query=(_RANGE,), menu=False,
+        private=("settings", "audit"),
     ),
     Page(
         name="try_pipeline", path="/pipelines/{pipeline}/try", title="Try a pipeline",
@@ -72,12 +73,12 @@ PAGES: tuple[Page, ...] = (
     Page(
         name="messages", path="/messages", title="Messages",
         question="Which changes has capture appended to the log?", view=messages.messages,
-        version=messages.end, level=Level.VIEWER, query=_CHANGES,
+        at_once=2, version=messages.end, level=Level.VIEWER, query=_CHANGES,
     ),
     Page(
         name="message", path="/messages/{message}", title="Change",
         question="Where is this change, and where has it been delivered?", view=messages.message,
-        level=Level.VIEWER, menu=False,
+        at_once=2, level=Level.VIEWER, menu=False,
         query=(
             Parameter(name="encode", description="Also show the message of this pipeline."),
         ),

@@ -40,7 +40,9 @@ def chart(title: str, lines: Sequence[Line], form: str) -> Markup:
     if len(set(times)) < 2 or not values:
         return Markup('<p class="muted">No samples yet.</p>')
     first, last, top = min(times), max(times), max(values) or 1.0
-    label = f"{title}: {', '.join(line.name for line in lines)}, up to {FORMATS[form](max(values))}"
+    names = ", ".join(line.name for line in lines if line.name)
+    label = f"{title}: {names}" if names else title
+    label += f", up to {FORMATS[form](max(values))}"
     parts = [
         Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
             _WIDTH, _HEIGHT, label

@@ -1,7 +1,7 @@
 """Server-sent events: the part of a page that changes, whenever it has changed.
 
-The stream of a page ends with the process, and after a while by itself: the browser connects again,
-and its session is checked again.
+The stream of a page ends with the process, with the session that opened it, and after a while by
+itself: the browser then connects again.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import orjson
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import StreamingResponse
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
     from starlette.responses import Response
-
-    Run = Callable[[Callable[[], str]], Awaitable[str]]
 
 _EVERY_S, _POLL_S = 2.0, 0.25
 _LIFE_S = 600.0
@@ -52,6 +50,20 @@ def _unless_equal(
     return rendered
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What a stream sends."""
+
+    render: Callable[[], str]
+    """The changing part of the page."""
+    run: Callable[[Callable[[], str]], Awaitable[str]]
+    """Calls it in a thread."""
+    allowed: Callable[[], bool]
+    """Whether the sender of the request may still see it."""
+    version: Callable[[], object] | None = None
+    """While this is equal, nothing has changed."""
+
+
 class Live:
     """The open streams. `stopping` says whether the process ends."""
 
@@ -59,50 +71,38 @@ class Live:
         self._stopping = stopping
         self._open = 0
 
-    def stream(
-        self,
-        request: Request,
-        render: Callable[[], str],
-        version: Callable[[], object] | None = None,
-        *,
-        run: Run = run_in_threadpool,
-    ) -> Response:
-        """A stream of what `render` returns; it is called when `version` returns something else.
-
-        `run` calls it in a thread. Raises HTTPException if there are too many.
-        """
+    def stream(self, request: Request, content: Content) -> Response:
+        """A stream of a page. Raises HTTPException if there are too many."""
         if self._open >= MAX_STREAMS:
             raise HTTPException(503, "too many open pages: this one is not refreshed")
         return StreamingResponse(
-            self._events(request, _unless_equal(render, version), run),
-            media_type="text/event-stream",
-            headers=HEADERS,
+            self._events(request, content), media_type="text/event-stream", headers=HEADERS
         )
 
-    async def _events(
-        self, request: Request, render: Callable[[], str], run: Run
-    ) -> AsyncIterator[bytes]:
+    async def _events(self, request: Request, content: Content) -> AsyncIterator[bytes]:
         self._open += 1
         try:
-            async for event in self._changes(request, render, run):
+            async for event in self._changes(request, content):
                 yield event
         finally:
             self._open -= 1
 
-    async def _changes(
-        self, request: Request, render: Callable[[], str], run: Run
-    ) -> AsyncIterator[bytes]:
+    async def _changes(self, request: Request, content: Content) -> AsyncIterator[bytes]:
+        render = _unless_equal(content.render, content.version)
         sent, sent_at, end = b"", time.monotonic(), time.monotonic() + _LIFE_S
         yield b"retry: 3000\n\n"
         while time.monotonic() < end:
-            text = await run(render)
+            text = await content.run(render)
+            if not content.allowed():
+                return
             digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
             if digest != sent:
                 sent, sent_at = digest, time.monotonic()
                 yield b"event: page\ndata: " + orjson.dumps(text) + b"\n\n"
             elif time.monotonic() - sent_at > _ALIVE_S:
                 sent_at = time.monotonic()
-                yield b": alive\n\n"
+                # Not a comment: scripts do not see those, and know so that the stream is alive.
+                yield b"event: alive\ndata:\n\n"
             for _ in range(round(_EVERY_S / _POLL_S)):
                 await asyncio.sleep(_POLL_S)
                 if self._stopping() or await request.is_disconnected():

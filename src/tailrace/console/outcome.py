@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from starlette.exceptions import HTTPException
 
-from tailrace.errors import ConfigError, PostgresError, StorageError, TailraceError
+from tailrace.errors import (
+    ConfigError,
+    ParameterError,
+    PostgresError,
+    StorageError,
+    TailraceError,
+)
 
 _NOT_FOUND = "there is no "
 
@@ -26,6 +32,8 @@ def status_of(error: TailraceError | OSError) -> RefusedError:
     """
     if isinstance(error, OSError):
         error = StorageError(str(error))
+    if isinstance(error, ParameterError):
+        return RefusedError(400, error)
     if isinstance(error, ConfigError):
         return RefusedError(404 if str(error).startswith(_NOT_FOUND) else 409, error)
     return RefusedError(502 if isinstance(error, PostgresError) else 503, error)

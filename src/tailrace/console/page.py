@@ -39,6 +39,8 @@ class Page:
     view: Callable[[System, Mapping[str, str]], Document]
     """Reads the system. The mapping has the parameters of path and query."""
     level: Level = Level.PUBLIC
+    private: tuple[str, ...] = ()
+    """Members of the document that need the level VIEWER, of a page that does not."""
     query: tuple[Parameter, ...] = ()
     menu: bool = True
     live: bool = True
@@ -52,6 +54,12 @@ class Page:
     def address(self) -> str:
         """The path of the page; the overview is at the root."""
         return "/" if self.name == "overview" else f"/console{self.path}"
+
+    def read(self, system: System, query: Mapping[str, str], level: Level) -> Document:
+        """The document for a reader of this level: what is private is None below VIEWER."""
+        document = self.view(system, query)
+        hidden = () if level >= Level.VIEWER else self.private
+        return document | dict.fromkeys(hidden)
 
 
 class Body(BaseModel):

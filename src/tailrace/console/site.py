@@ -16,12 +16,12 @@ from tailrace.access.identity import Level
 from tailrace.console import api
 from tailrace.console.catalog import ACTIONS, PAGES
 from tailrace.console.forms import fields_of, parse, read_form
-from tailrace.console.live import Live
+from tailrace.console.live import Content, Live
 from tailrace.console.login import Login
 from tailrace.console.outcome import explained, status_of
 from tailrace.console.rendering import HEADERS, Rendering
 from tailrace.errors import TailraceError
-from tailrace.run.admission import LOGIN, check_csrf, require
+from tailrace.run.admission import LOGIN, LOGOUT, check_csrf, identity_of, require
 from tailrace.run.origin import is_same_origin
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tailrace.console.system import System
 
 _FOLDERS = ("/console", "/static")
+_NO_STREAM = "there is no such page to refresh"
 
 
 class Site:
@@ -42,6 +43,7 @@ class Site:
 
     def __init__(self, system: System, *, stopping: Callable[[], bool] = lambda: False) -> None:
         self._system = system
+        self._access = system.access
         self._live = Live(stopping)
         self._rendering = Rendering([page for page in PAGES if page.menu], system.access)
         self._pages = {page.address: page for page in PAGES}
@@ -53,7 +55,7 @@ class Site:
               for action in ACTIONS),
             Route("/console/live", self._stream),
             *(Route(page.address, self._page(page)) for page in PAGES),
-            *Login(self._system.access, self._rendering).routes(),
+            *Login(self._access, self._rendering).routes(),
             *api.routes(self._system),
             Mount("/static", _Static(packages=[("tailrace.console", "static")])),
         ]  # fmt: skip
@@ -61,7 +63,7 @@ class Site:
     def refusal(self, request: Request, error: HTTPException) -> Response | None:
         """The page of an error, for requests of browsers for pages."""
         path = request.url.path
-        if path not in ("/", LOGIN) and not path.startswith(_FOLDERS):
+        if path not in ("/", LOGIN, LOGOUT) and not path.startswith(_FOLDERS):
             return None
         if error.status_code == 401 and request.method == "GET":
             return RedirectResponse(f"{LOGIN}?next={quote(_address(request), safe='')}", 303)
@@ -74,13 +76,15 @@ class Site:
 
     def _page(self, page: Page) -> Callable[[Request], Any]:
         async def show(request: Request) -> Response:
-            require(request, page.level)
+            identity = require(request, page.level)
             try:
-                view = partial(page.view, self._system, _query(request))
-                document = await self._system.in_turn(page, view)
+                query = _query(request)
+                read = partial(page.read, self._system, query, identity.level)
+                document = await self._system.in_turn(page, read)
             except (TailraceError, OSError) as error:
                 raise status_of(error) from error
             values = self._values(page, request, document)
+            values["done"] = self._access.sessions.take_note(self._cookie(request))
             return await run_in_threadpool(
                 self._rendering.page, request, f"{page.name}.html", values
             )
@@ -96,13 +100,15 @@ class Site:
             "title": page.title,
             "d": document,
             "query": dict(request.query_params),
-            "done": request.query_params.get("done", "")[:200],
             "live": f"/console/live?{urlencode({'page': address})}" if live else "",
         }
 
     async def _stream(self, request: Request) -> Response:
         """The refreshed part of a page. The query names it as the browser's address does."""
-        target = urlsplit(request.query_params.get("page", ""))
+        try:
+            target = urlsplit(request.query_params.get("page", ""))
+        except ValueError as error:
+            raise HTTPException(404, _NO_STREAM) from error
         scope = {**request.scope, "path": target.path, "query_string": target.query.encode()}
         found = type(request)(scope, request.receive)
         for page in PAGES:
@@ -110,16 +116,23 @@ class Site:
             if match is Match.FULL and page.live:
                 require(request, page.level)
                 scope |= child
-                version = page.version and partial(page.version, self._system)
-                return self._live.stream(
-                    request, partial(self._refreshed, page, found), version,
-                    run=partial(self._system.in_turn, page),
-                )  # fmt: skip
-        raise HTTPException(404, "there is no such page to refresh")
+                return self._live.stream(request, self._content(page, found))
+        raise HTTPException(404, _NO_STREAM)
+
+    def _content(self, page: Page, request: Request) -> Content:
+        """What the stream of a page sends, while its sender is who it was."""
+        identity, identify = identity_of(request), self._access.identify
+        return Content(
+            render=partial(self._refreshed, page, request),
+            run=partial(self._system.in_turn, page),
+            allowed=lambda: identify(request.headers, request.cookies) == identity,
+            version=page.version and partial(page.version, self._system),
+        )
 
     def _refreshed(self, page: Page, request: Request) -> str:
         try:
-            document = page.view(self._system, _query(request))
+            level = identity_of(request).level
+            document = page.read(self._system, _query(request), level)
         except (TailraceError, OSError) as error:
             code, text, hint = explained(status_of(error))
             values = {"code": code, "text": text, "hint": hint, "title": ""}
@@ -175,7 +188,11 @@ class Site:
             )
         except (TailraceError, OSError) as error:
             raise status_of(error) from error
-        return RedirectResponse(f"{done.page}?{urlencode({'done': done.text})}", 303)
+        self._access.sessions.leave_note(self._cookie(request), done.text)
+        return RedirectResponse(done.page, 303)
+
+    def _cookie(self, request: Request) -> str:
+        return request.cookies.get(self._access.cookie, "")
 
 
 class _Static(StaticFiles):

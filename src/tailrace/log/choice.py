@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tailrace.change import Binary
@@ -43,10 +44,15 @@ class Choice:
 def of_tables(change: Change, patterns: Sequence[str]) -> bool:
     """Whether the change's table matches one of the patterns; a logical message has no table."""
     relation = change.relation
-    return relation is not None and any(
-        fnmatchcase(relation.qualified_name if "." in pattern else relation.name, pattern)
-        for pattern in patterns
+    return relation is not None and _selected(
+        relation.qualified_name, relation.name, tuple(patterns)
     )
+
+
+@lru_cache(maxsize=1000)
+def _selected(qualified: str, name: str, patterns: tuple[str, ...]) -> bool:
+    """Changes come by the thousands, of a few tables."""
+    return any(fnmatchcase(qualified if "." in pattern else name, pattern) for pattern in patterns)
 
 
 def _has_key(change: Change, key: str) -> bool:

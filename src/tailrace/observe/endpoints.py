@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.responses import Response
 
-from tailrace.errors import ProcessError, TailraceError, UnexpectedError
+from tailrace.errors import ParameterError, ProcessError, TailraceError, UnexpectedError
 from tailrace.observe.figure import as_json
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 GRACE_S = 2
 MAX_BODY_BYTES = 64 << 10
+_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+"""Documents have rows, and are out of date at once."""
 
 
 def application(
@@ -63,10 +65,17 @@ def application(
         response.headers.update(error.headers or {})
         return response
 
+    async def invalid(request: Request, error: Exception) -> Response:
+        return await refuse(request, HTTPException(400, str(error)))
+
+    async def fail(request: Request, error: Exception) -> Response:
+        known = error if isinstance(error, TailraceError) else UnexpectedError.wrap(error)
+        return await refuse(request, HTTPException(500, f"{known.code}: {known}"))
+
     return Starlette(
         routes=routes,
         middleware=[Middleware(_HostCheck, hosts=hosts), *middleware],
-        exception_handlers={HTTPException: refuse, Exception: _failure},
+        exception_handlers={HTTPException: refuse, ParameterError: invalid, Exception: fail},
     )
 
 
@@ -101,12 +110,9 @@ async def read_body(request: Request) -> bytes:
 
 def reply(content: object, code: int = 200, after: BackgroundTask | None = None) -> Response:
     """A JSON response, and a task to run after it is sent."""
-    return Response(as_json(content), code, media_type="application/json", background=after)
-
-
-async def _failure(_request: Request, error: Exception) -> Response:
-    known = error if isinstance(error, TailraceError) else UnexpectedError.wrap(error)
-    return reply({"error": f"{known.code}: {known}"}, 500)
+    return Response(
+        as_json(content), code, _HEADERS, media_type="application/json", background=after
+    )
 
 
 def settings(

@@ -43,7 +43,8 @@ def stored(data: Path) -> list[str]:
 
 def _folder(config: Config, pipeline: str) -> Path:
     folder = folder_of(config.data, pipeline)
-    if pipeline not in config.pipelines and not folder.exists():
+    # A name of a request is compared and not opened: it can be `..`, or too long for a file.
+    if pipeline not in config.pipelines and pipeline not in stored(config.data):
         close = difflib.get_close_matches(pipeline, config.pipelines, n=1)
         known = ", ".join(config.pipelines) or "none"
         hint = f"Did you mean {close[0]}?" if close else f"Configured pipelines: {known}."

@@ -199,7 +199,7 @@ class Runner:
         self._control = self._control_file.read()
         if self._control.paused:
             self._events.info(
-                "pipeline.paused", user=self._control.user, reason=self._control.reason
+                "pipeline.paused", user=self._control.paused_by, reason=self._control.pause_reason
             )
             self.progress.set_state("paused", "", self._control.reason)
         renewed_s = self._clock()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tailrace.access.access import Access
 
 CSRF_HEADER = "x-csrf-token"
-LOGIN = "/login"
+LOGIN, LOGOUT = "/login", "/logout"
 _OPEN = ("/health", "/ready", LOGIN)
 _OPEN_FOLDERS = ("/static/", "/v1/pull/")
 """Style and script of the login page; requests of consumers, which have tokens of their own."""

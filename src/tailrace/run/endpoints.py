@@ -18,6 +18,7 @@ from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tailrace import audit
 from tailrace.access.access import Access
 from tailrace.access.identity import Level
 from tailrace.backfill import queue as backfills
@@ -212,7 +213,9 @@ class Endpoints:
         await accept(request)
         if self._shut_down is None:
             raise HTTPException(409, "`tailrace run` does not supervise this: stop each process")
-        structlog.get_logger().info("serve.shutdown_requested")
+        user = identity_of(request).name
+        await run_in_threadpool(audit.record, self._config.data, "system.shutdown", user=user)
+        structlog.get_logger().info("serve.shutdown_requested", user=user)
         return reply({"status": "shutting down"}, 202, BackgroundTask(self._shut_down))
 
 

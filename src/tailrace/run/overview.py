@@ -6,6 +6,7 @@ figures, never an error.
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -66,9 +67,21 @@ class Overview:
         self._clock = clock
         self._created_at = clock()
         self._lag = LagClock()
+        self._turn = threading.Lock()
+        self._begun = 0
+        self._last: tuple[int, SystemFigures] | None = None
 
     def read(self) -> SystemFigures:
-        """All figures, as of now."""
+        """All figures, as of now. Calls that wait for one another share a reading that began after
+        they did: many clients cost as much as one, and none gets older figures."""
+        begun = self._begun
+        with self._turn:
+            if self._last is None or self._last[0] <= begun:
+                self._begun += 1
+                self._last = self._begun, self._read()
+            return self._last[1]
+
+    def _read(self) -> SystemFigures:
         run = status.read(self._where, "run", RunStatus)
         capture = status.read(self._where, "capture", CaptureFigures)
         pipelines = status.read(self._where, "pipelines", PipelinesStatus)

@@ -18,10 +18,11 @@ from tailrace.errors import ConfigError
 from tailrace.observe.endpoints import reply
 from tailrace.parking import control
 from tailrace.parking.selection import Selection
+from tailrace.run import query
 from tailrace.run.admission import identity_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -67,19 +68,19 @@ class ParkedEndpoints:
             Route("/parked/{pipeline}/orders", self._orders),
             Route("/parked/{pipeline}/retry", self._retry, methods=["POST"]),
             Route("/parked/{pipeline}/drop", self._drop, methods=["POST"]),
-            Route("/parked/{pipeline}/{number:int}", self._show),
+            Route("/parked/{pipeline}/{number}", self._show),
         ]
 
     async def _list(self, request: Request) -> Response:
         await self._accept(request, level=Level.VIEWER)
-        query = request.query_params
-        limit = _number(query, "limit", _LIMIT, most=_MOST)
-        after = _number(query, "after", 0, most=2**62)
+        given = request.query_params
+        limit = query.number(given, "limit", _LIMIT, _MOST)
+        after = query.number(given, "after", 0)
         selection = Selection(
-            ids=tuple(query.getlist("id")),
-            key=query.get("key"),
-            destination=query.get("destination", ""),
-            code=query.get("code", ""),
+            ids=tuple(given.getlist("id")),
+            key=given.get("key"),
+            destination=given.get("destination", ""),
+            code=given.get("code", ""),
         )
 
         def read() -> dict[str, Any]:
@@ -95,7 +96,7 @@ class ParkedEndpoints:
 
     async def _show(self, request: Request) -> Response:
         await self._accept(request, level=Level.VIEWER)
-        number = request.path_params["number"]
+        number = query.number(request.path_params, "number", 0)
 
         def read() -> dict[str, Any] | None:
             with control.listing(self._config, request.path_params["pipeline"]) as listing:
@@ -147,10 +148,3 @@ async def _found(read: Callable[[], Any]) -> Any:
         return await run_in_threadpool(read)
     except ConfigError as error:
         raise HTTPException(404, f"{error} {error.hint}".strip()) from error
-
-
-def _number(query: Mapping[str, str], name: str, default: int, *, most: int) -> int:
-    text = query.get(name, str(default))
-    if not text.isdecimal() or int(text) > most:
-        raise HTTPException(400, f"{name} must be a whole number of at most {most}")
-    return int(text)

@@ -20,7 +20,9 @@ from starlette.routing import Route
 from tailrace import audit, headers
 from tailrace.observe.endpoints import reply
 from tailrace.position import Lsn, Position
+from tailrace.run.admission import identity_of
 from tailrace.run.pull_clerk import Clerk
+from tailrace.run.query import number
 from tailrace.sinks.pull.database import store_of
 from tailrace.sinks.pull.listing import Listing
 from tailrace.sinks.pull.queue import DeliveryId, Rules
@@ -203,7 +205,7 @@ class PullEndpoints:
     async def _exhausted(self, request: Request) -> Response:
         await self._accept(request)
         name = self._name(request)
-        limit, after = (_number(request, key, value) for key, value in _PAGE.items())
+        limit, after = (number(request.query_params, key, value) for key, value in _PAGE.items())
 
         def read() -> list[ExhaustedMessage]:
             with Listing(store_of(self._config.data, name)) as listing:
@@ -224,10 +226,13 @@ class PullEndpoints:
             raise HTTPException(400, "set numbers, or else all")
         name = self._name(request)
         numbers = None if body.all else body.numbers
+        await run_in_threadpool(
+            audit.record, self._config.data, f"pull.{action}", user=identity_of(request).name,
+            pipeline=name, selection=body.model_dump(exclude_defaults=True),
+        )  # fmt: skip
         count = await self._clerks[name].call(
             lambda store, _: store.drop(numbers) if action == "drop" else store.retry(numbers)
         )
-        audit.record(self._config.data, f"pull.{action}", user="http", pipeline=name, matched=count)
         return reply({"matched": count})
 
     async def _body(self, request: Request, kind: type[M]) -> M:
@@ -250,13 +255,6 @@ class PullEndpoints:
 
 
 _PAGE = {"limit": 100, "after": 0}
-
-
-def _number(request: Request, name: str, default: int) -> int:
-    text = request.query_params.get(name, str(default))
-    if not text.isdecimal() or int(text) >= _WORD // 2:
-        raise HTTPException(400, f"{name} must be a whole number")
-    return int(text)
 
 
 def _valid(kind: type[M], content: bytes) -> M:

@@ -50,10 +50,12 @@ def look(driver: Chrome, look: str) -> None:
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 
-def log_in(driver: Chrome, url: str, secret: str) -> None:
+def log_in(driver: Chrome, url: str, secret: str, *, name: str = "") -> None:
     from selenium.webdriver.common.by import By  # noqa: PLC0415
 
     driver.get(f"{url}/login")
+    if name:
+        driver.find_element(By.NAME, "name").send_keys(name)
     driver.find_element(By.NAME, "secret").send_keys(secret)
     driver.find_element(By.CSS_SELECTOR, "main button").click()
     wait_for(lambda: "Log out" in driver.page_source)

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def serving(house: House, *, certificate: Path | None = None) -> Iterator[str]:
-    """The console; its URL. With a certificate, a PEM file with its key, over TLS."""
+def serving(house: House, *, certificate: Path | None = None, port: int = 0) -> Iterator[str]:
+    """The console; its URL. With a certificate, a PEM file with its key, over TLS.
+    With a port, there."""
     given = settings(house.application, certificate=certificate, key=certificate)
     server = uvicorn.Server(given)
     scheme = "https" if certificate else "http"
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", port)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

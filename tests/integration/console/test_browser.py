@@ -33,7 +33,7 @@ from tests.integration.console.chromium import (
 from tests.integration.console.serving import serving
 from tests.unit.console import brokered
 from tests.unit.console.edited import Settings
-from tests.unit.console.house import CHANGE, RUNNING, TOKEN, House
+from tests.unit.console.house import CHANGE, PASSWORD, RUNNING, TOKEN, USERS, House
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -153,6 +153,42 @@ def test_a_page_follows_the_system_and_a_button_works(chrome: Chrome, tmp_path: 
         wait_for(lambda: "by keyboard" in chrome.page_source)
         chrome.get("about:blank")
         assert complaints(chrome) == []
+
+
+def test_a_page_that_is_not_refreshed_says_so(chrome: Chrome, tmp_path: Path) -> None:
+    """GIVEN an open overview of a healthy system WHEN its server stops THEN the page says that it
+    is old; and WHEN a server without its session answers again THEN the browser is at the login."""
+    house = House(tmp_path / "data", http={"users": USERS})
+    house.healthy()
+    with serving(house) as url:
+        look(chrome, "light")
+        log_in(chrome, url, PASSWORD, name="ann")
+        wait_for(lambda: "Everything is well" in chrome.page_source)
+        wait_for(lambda: chrome.find_element("id", "freshness").text == "live")
+        assert not chrome.find_element("id", "stale").text
+        port = int(url.rpartition(":")[2])
+    wait_for(lambda: "Not connected since" in chrome.find_element("id", "stale").text)
+    assert chrome.find_elements("css selector", "main.stale #live")
+    assert serious(chrome) == []
+    again = House(tmp_path / "again", http={"users": USERS})
+    with serving(again, port=port):
+        wait_for(lambda: "Password" in chrome.page_source)
+        assert "Everything is well" not in chrome.page_source
+        chrome.get("about:blank")
+
+
+def test_a_page_whose_session_has_ended_leads_to_the_login(chrome: Chrome, tmp_path: Path) -> None:
+    """GIVEN an open overview WHEN its session ends THEN the browser is soon at the login."""
+    house = House(tmp_path / "data", http={"users": USERS})
+    house.healthy()
+    with serving(house) as url:
+        look(chrome, "light")
+        log_in(chrome, url, PASSWORD, name="ann")
+        wait_for(lambda: chrome.find_element("id", "freshness").text == "live")
+        [cookie] = chrome.get_cookies()
+        house.access.sessions.end(cookie["value"])
+        wait_for(lambda: "Password" in chrome.page_source)
+        chrome.get("about:blank")
 
 
 def test_pages_work_without_a_script(chrome: Chrome, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -94,22 +95,45 @@ def test_files_and_a_server_show_the_same(house: House, tmp_path: Path) -> None:
 
 
 def test_a_run_of_this_machine_is_asked_itself(house: House, tmp_path: Path) -> None:
-    """GIVEN a system that runs THEN its own server answers, since it knows rates and lag. With
-    users the token of the data folder is enough. Another system on the port is not taken for it."""
-    guarded = House(tmp_path / "guarded", http={"users": USERS})
-    guarded.healthy()
-    run(guarded, pid=os.getpid())
-    with serving(guarded) as url:
-        port = urlsplit(url).port
-        file = settings(guarded, tmp_path, port=port, users=USERS, token=TOKEN)
+    """GIVEN a system that runs THEN its own server answers, since it knows rates and lag. Another
+    system on the port is not taken for it."""
+    run(house, pid=os.getpid())
+    with serving(house) as url:
+        file = settings(house, tmp_path, port=urlsplit(url).port)
         assert "no HTTP server" not in " ".join(shown("-c", file, code=0).split())
-        # The user of this machine needs no token for files: they are the same figures.
-        wrong = settings(guarded, tmp_path, port=port, users=USERS, token="x" * 16)
-        assert "no HTTP server" in " ".join(shown("-c", wrong, code=0).split())
-        run(house, pid=os.getpid() + 1)
-        other = settings(house, tmp_path, port=port, users=USERS, token=TOKEN)
-        assert "no HTTP server" in " ".join(call("status", "-c", other).stdout.split())
+        other = House(tmp_path / "other")
+        other.healthy()
+        run(other, pid=os.getpid() + 1)
+        file = settings(other, tmp_path, port=urlsplit(url).port)
+        assert "no HTTP server" in " ".join(call("status", "-c", file).stdout.split())
+    guarded = House(tmp_path / "guarded", http={"users": USERS})
+    with serving(guarded) as url:
         assert call("status", "--at", url).returncode == API_REFUSED
+
+
+def test_a_foreign_listener_receives_no_token(house: House, tmp_path: Path) -> None:
+    """GIVEN users, no TLS, and a program of another user on the port of the system WHEN its status
+    is read THEN the figures are those of the files, and the program has received no token."""
+    received = []
+
+    class Foreign(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            received.append(dict(self.headers))
+            self.send_error(401)
+
+    run(house, pid=os.getpid())
+    with HTTPServer(("127.0.0.1", 0), Foreign) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            for keys in ({"users": USERS}, {}):
+                http = {"port": server.server_port, "token": TOKEN, **keys}
+                file = settings(house, tmp_path, **http)
+                assert "no HTTP server" in " ".join(shown("-c", file).split())
+        finally:
+            server.shutdown()
+            thread.join()
+    assert not [each for each in received if TOKEN in str(each)]
 
 
 def test_a_run_with_tls_is_asked_under_any_name(tmp_path: Path, certificates: Path) -> None:

@@ -70,34 +70,64 @@ def test_sessions_are_bounded() -> None:
 def test_failures_cost_more_and_more_and_are_forgotten() -> None:
     now = [0.0]
     attempts = Attempts(clock=lambda: now[0])
+    assert [attempts.begin("10.0.0.7", "ann") for _ in range(FREE + 1)] == [0] * (FREE + 1)
     waits = []
-    for _ in range(FREE + 12):
-        attempts.failed("10.0.0.7")
-        waits.append(attempts.wait_s("10.0.0.7"))
-    assert waits[:FREE] == [0] * FREE
-    assert waits[FREE : FREE + 3] == [2, 4, 8]
+    for _ in range(12):
+        waits.append(attempts.begin("10.0.0.7", "ann"))
+        now[0] += waits[-1]
+        assert attempts.begin("10.0.0.7", "ann") == 0
+    assert waits[:3] == [2, 4, 8]
     assert max(waits) == 900
-    now[0] = 900
-    assert attempts.wait_s("10.0.0.7") == 0
-    now[0] = 10_000
-    attempts.failed("10.0.0.7")
-    assert attempts.wait_s("10.0.0.7") == 0
+    now[0] += 10_000
+    assert [attempts.begin("10.0.0.7", "ann") for _ in range(FREE + 2)] == [0] * (FREE + 1) + [2]
+
+
+def test_the_wait_begins_when_the_failure_is_known() -> None:
+    """GIVEN a machine on which a hash takes longer than the first wait WHEN the last free login has
+    failed THEN the address has to wait from then on."""
+    now = [0.0]
+    attempts = Attempts(clock=lambda: now[0])
+    for _ in range(FREE + 1):
+        assert attempts.begin("10.0.0.7", "ann") == 0
+        now[0] += 3
+        attempts.failed("10.0.0.7")
+    assert attempts.begin("10.0.0.7", "ann") == 2
+
+
+def test_a_login_forgets_the_failures_of_its_user_alone() -> None:
+    """GIVEN an address that guesses the password of ann and logs in as vic between the guesses WHEN
+    it has done so often THEN it has to wait; vic's own failures are forgotten."""
+    attempts = Attempts(clock=lambda: 0.0)
+    for _ in range(FREE):
+        assert attempts.begin("10.0.0.7", "vic") == 0
+    attempts.succeeded("10.0.0.7", "vic")
+    waits = []
+    for user in ["ann", "vic", "", "vic"] * FREE:
+        waits.append(attempts.begin("10.0.0.7", user))
+        if user == "vic" and not waits[-1]:
+            attempts.succeeded("10.0.0.7", user)
+    assert waits[0] == 0
+    assert waits[-1] == 2
+    for _ in range(FREE * 3):
+        assert attempts.begin("10.0.0.8", "") == 0
+        attempts.succeeded("10.0.0.8", "")
+    assert list(attempts._failures) == ["10.0.0.7"]
 
 
 def test_an_ipv6_client_is_its_network() -> None:
     attempts = Attempts(clock=lambda: 0.0)
     for number in range(FREE + 1):
-        attempts.failed(f"2001:db8::{number:x}")
-    assert attempts.wait_s("2001:db8::ffff") == 2
-    assert attempts.wait_s("2001:db8:0:1::1") == 0
-    attempts.succeeded("2001:db8::1")
-    assert attempts.wait_s("2001:db8::ffff") == 0
+        assert attempts.begin(f"2001:db8::{number:x}", "ann") == 0
+    assert attempts.begin("2001:db8::ffff", "ann") == 2
+    assert attempts.begin("2001:db8:0:1::1", "ann") == 0
+    attempts.succeeded("2001:db8::1", "ann")
+    assert attempts.begin("2001:db8::ffff", "ann") == 0
 
 
 def test_addresses_are_bounded() -> None:
     attempts = Attempts(clock=lambda: 0.0)
     for number in range(_MAX_ADDRESSES + 10):
-        attempts.failed(f"{number}")
+        attempts.begin(f"{number}", "")
     assert len(attempts._failures) == _MAX_ADDRESSES
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.run import status
-from tests.unit.console.house import House, Visitor
+from tests.unit.console.house import USERS, House, Visitor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +23,15 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 def house(tmp_path: Path) -> House:
     """A system without users."""
     return House(tmp_path / "data")
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> House:
+    """A system with an operator, ann, and a viewer, vic."""
+    made = House(tmp_path / "data", http={"users": USERS})
+    made.healthy()
+    made.park()
+    return made
 
 
 @pytest.fixture

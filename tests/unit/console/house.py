@@ -28,12 +28,16 @@ from tailrace.parking.parking import folder_of
 from tailrace.run import status
 from tailrace.run.endpoints import Endpoints
 from tailrace.run.overview import Overview
+from tailrace.run.pull_endpoints import clerks_of
 from tailrace.run.status import PipelinesStatus, RunStatus
 from tests.unit.parking.system import System
 from tests.unit.run.test_reset import Folder
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tailrace.access.access import Access
+    from tailrace.console.site import Site
 
 TOKEN = "0123456789abcdef"
 PASSWORD = "correct horse"
@@ -70,12 +74,17 @@ class House:
         self.stopping = False
         self.overview = Overview(self.config, lambda: self.slot)
         self.console = Console(self.config, self.overview)
+        self.clerks = clerks_of(self.config)
         self.application = Endpoints(
-            self.config, self.overview, None, token=TOKEN,
-            console=lambda access: self.console.site(
-                access, failing=lambda: self.failing, stopping=lambda: self.stopping
-            ),
+            self.config, self.overview, None, token=TOKEN, clerks=self.clerks,
+            console=self._site,
         ).application()  # fmt: skip
+
+    def _site(self, access: Access) -> Site:
+        self.access = access
+        return self.console.site(
+            access, failing=lambda: self.failing, stopping=lambda: self.stopping
+        )
 
     def healthy(self) -> None:
         """Everything runs, and the pipeline is at the end of the log."""
@@ -145,20 +154,23 @@ class Visitor:
     def ask(
         self, method: str, path: str, *, content: bytes | str = b"", **headers: str
     ) -> httpx.Response:
-        async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(
-                self.house.application, raise_app_exceptions=False, client=(self.address, 40000)
-            )
-            named = {"accept": "text/html"} | {k.replace("_", "-"): v for k, v in headers.items()}
-            if self.cookies and "authorization" not in named:
-                named["cookie"] = "; ".join(f"{k}={v}" for k, v in self.cookies.items())
-            async with httpx.AsyncClient(transport=transport, base_url=ORIGIN) as client:
-                return await client.request(method, path, headers=named, content=content)
-
-        answer = asyncio.run(ask())
+        answer = asyncio.run(self.asked(method, path, content=content, **headers))
         for name, value in answer.cookies.items():
             self.cookies[name] = value
         return answer
+
+    async def asked(
+        self, method: str, path: str, *, content: bytes | str = b"", **headers: str
+    ) -> httpx.Response:
+        """The same, for requests in parallel; cookies of the answer are not kept."""
+        transport = httpx.ASGITransport(
+            self.house.application, raise_app_exceptions=False, client=(self.address, 40000)
+        )
+        named = {"accept": "text/html"} | {k.replace("_", "-"): v for k, v in headers.items()}
+        if self.cookies and "authorization" not in named:
+            named["cookie"] = "; ".join(f"{k}={v}" for k, v in self.cookies.items())
+        async with httpx.AsyncClient(transport=transport, base_url=ORIGIN) as client:
+            return await client.request(method, path, headers=named, content=content)
 
     def get(self, path: str, **headers: str) -> httpx.Response:
         return self.ask("GET", path, **headers)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.access.access import COOKIE
+from tailrace.access import password
 from tailrace.access.attempts import FREE
 from tailrace.access.tokens import Tokens
 from tailrace.console.catalog import ACTIONS, PAGES
@@ -16,25 +17,31 @@ from tailrace.control import ControlFile
 from tests.unit.console.house import CHANGE, ORIGIN, PASSWORD, RUNNING, TOKEN, USERS, House, Visitor
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
     from pathlib import Path
+
+    import httpx
 
 PAUSE = "/console/pipelines/shop/pause"
 API_PAUSE = "/api/v1/pipelines/shop/pause"
-
-
-@pytest.fixture
-def guarded(tmp_path: Path) -> House:
-    """A system with an operator, ann, and a viewer, vic."""
-    made = House(tmp_path / "data", http={"users": USERS})
-    made.healthy()
-    made.park()
-    return made
+SETTINGS = '<h2 id="settings">'
+COOKIE = "tailrace_session_9090"
+WRONG = "name=ann&secret=wrong"
 
 
 def address_of(path: str) -> str:
     path = path.replace("{pipeline}", "shop").replace("{number}", "1").replace("{id}", "fill-1")
     path = path.replace("{reader}", "shop")
     return path.replace("{message}", CHANGE)
+
+
+def in_parallel(*requests: Coroutine[None, None, httpx.Response]) -> list[int]:
+    """The statuses of requests that are sent at once."""
+
+    async def ask() -> list[httpx.Response]:
+        return await asyncio.gather(*requests)
+
+    return [each.status_code for each in asyncio.run(ask())]
 
 
 def paused(house: House) -> bool:
@@ -178,15 +185,59 @@ def test_a_login_begins_a_new_session(guarded: House) -> None:
     assert visitor.get("/").status_code == 303
 
 
+def test_settings_and_audit_entries_need_a_login_everywhere(tmp_path: Path) -> None:
+    """GIVEN a system without users, and a dropped message WHEN the pipeline is read without a login
+    THEN page, API and stream have its figures, and neither settings nor audit entries."""
+    house = House(tmp_path / "data")
+    house.healthy()
+    house.park(key="canary-key")
+    operator, visitor = Visitor(house), Visitor(house)
+    operator.log_in()
+    operator.do("/console/parked/shop/drop", key="canary-key")
+    assert "canary-key" in operator.get("/api/v1/pipelines/shop").text
+    assert SETTINGS in operator.get("/console/pipelines/shop").text
+    for path in ("/api/v1/pipelines/shop", "/console/pipelines/shop"):
+        text = visitor.get(path).text
+        assert "canary-key" not in text
+        assert SETTINGS not in text
+        assert "shop" in text
+    document = visitor.get("/api/v1/pipelines/shop").json()
+    assert (document["settings"], document["audit"]) == (None, None)
+    house.stopping = True
+    stream = visitor.get("/console/live?page=/console/pipelines/shop").text
+    assert "shop" in stream
+    assert "canary-key" not in stream
+    assert SETTINGS not in stream
+
+
 def test_cookies_are_for_tls_only_where_there_is_tls(tmp_path: Path) -> None:
     tls = {"certificate": tmp_path / "c.pem", "key": tmp_path / "k.pem"}
     house = House(tmp_path / "data", http={"users": USERS, "tls": tls})
-    assert "secure" in Visitor(house).log_in("ann", PASSWORD).headers["set-cookie"].lower()
+    visitor = Visitor(house)
+    cookie = visitor.log_in("ann", PASSWORD).headers["set-cookie"].lower()
+    assert "secure" in cookie
+    assert cookie.startswith(f"__host-{COOKIE}=")
+    ended = visitor.submit("/logout", csrf=visitor.csrf).headers["set-cookie"].lower()
+    assert "secure" in ended
+
+
+def test_two_systems_of_a_host_have_a_session_each(tmp_path: Path) -> None:
+    """GIVEN two systems on ports of one host WHEN a browser logs in to the second THEN it is still
+    logged in to the first."""
+    first = House(tmp_path / "first")
+    second = House(tmp_path / "second", http={"port": 9091})
+    visitor = Visitor(first)
+    visitor.log_in()
+    visitor.house = second
+    visitor.log_in()
+    visitor.house = first
+    assert visitor.get("/console/audit").status_code == 200
 
 
 def test_guesses_are_limited_per_address(guarded: House) -> None:
     """GIVEN an address whose logins fail WHEN it tries on THEN it has to wait, also with the right
     password; other addresses do not; a header does not change an address."""
+    guarded.access.attempts._clock = lambda: 0.0
     attacker = Visitor(guarded, address="10.0.0.7")
     for _ in range(FREE + 1):
         assert attacker.log_in("ann", "wrong").status_code == 401
@@ -198,6 +249,44 @@ def test_guesses_are_limited_per_address(guarded: House) -> None:
     )
     assert spoofed.status_code == 429
     assert Visitor(guarded, address="10.0.0.8").log_in("ann", PASSWORD).status_code == 303
+
+
+def test_logins_in_parallel_are_limited_as_well(guarded: House) -> None:
+    """GIVEN many wrong logins at once WHEN their answers come THEN as many were tried as one after
+    another, and a page that needs no login is answered while they wait."""
+    guarded.access.attempts._clock = lambda: 0.0
+    attacker = Visitor(guarded, address="10.0.0.7")
+    codes = in_parallel(
+        *(attacker.asked("POST", "/login", content=WRONG) for _ in range(50)),
+        attacker.asked("GET", "/login"),
+    )
+    assert codes.pop() == 200
+    assert codes.count(401) == FREE + 1
+    assert codes.count(429) == 49 - FREE
+
+
+def test_logins_of_many_addresses_wait_outside_the_pool_of_threads(
+    guarded: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN more logins at once, of one address each, than may wait WHEN their answers come THEN
+    the surplus is refused."""
+    monkeypatch.setattr(password, "verify", lambda *_: False)
+    visitors = [Visitor(guarded, address=f"10.0.2.{n}") for n in range(60)]
+    codes = in_parallel(*(each.asked("POST", "/login", content=WRONG) for each in visitors))
+    assert codes.count(503) == 60 - 51
+    assert codes.count(401) == 51
+
+
+def test_a_viewer_has_no_more_guesses_for_an_operator(guarded: House) -> None:
+    """GIVEN a viewer who logs in between guesses WHEN they go on THEN the address has to wait."""
+    guarded.access.attempts._clock = lambda: 0.0
+    attacker = Visitor(guarded, address="10.0.0.7")
+    codes = []
+    for _ in range(3):
+        codes += [attacker.log_in("ann", "wrong").status_code for _ in range(FREE - 2)]
+        attacker.log_in("vic", PASSWORD)
+    assert codes[0] == 401
+    assert codes[-1] == 429
 
 
 def test_a_wrong_password_and_an_unknown_user_look_the_same(guarded: House) -> None:
@@ -219,33 +308,6 @@ def test_a_login_leads_to_this_site_only(guarded: House, target: str, allowed: b
     visitor = Visitor(guarded)
     answer = visitor.submit("/login", name="ann", secret=PASSWORD, next=target)
     assert answer.headers["location"] == (target if allowed else "/")
-
-
-def test_tokens_have_a_scope(guarded: House) -> None:
-    """GIVEN a token to read and one to operate WHEN they are used THEN each does what its scope
-    says, and the audit file names it."""
-    tokens = Tokens(guarded.data)
-    read = tokens.create("read", timedelta(days=1), user="ann")
-    operate = tokens.create("operate", timedelta(days=1), user="ann")
-    visitor = Visitor(guarded)
-    for token, code in ((read, 403), (operate, 202)):
-        header = {"authorization": f"Bearer {token}"}
-        assert visitor.get("/api/v1/parked/shop", **header).status_code == 200
-        assert visitor.get("/metrics", **header).status_code == 200
-        assert visitor.get("/parked/shop", **header).status_code == 200
-        assert visitor.ask("POST", API_PAUSE, content=b"{}", **header).status_code == code
-        assert visitor.ask("POST", "/backfills", content=b"", **header).status_code in (code, 400)
-    assert paused(guarded)
-    name = operate.split("_")[1]
-    assert f'"user":"token {name}"' in guarded.audit()
-    tokens.revoke(name, user="ann")
-    assert visitor.ask("POST", API_PAUSE, authorization=f"Bearer {operate}").status_code == 401
-
-
-def test_an_expired_token_is_refused(guarded: House) -> None:
-    token = Tokens(guarded.data).create("operate", timedelta(seconds=-1), user="ann")
-    header = {"authorization": f"Bearer {token}", "accept": "application/json"}
-    assert Visitor(guarded).get("/api/v1/overview", **header).status_code == 401
 
 
 def test_no_secret_is_stored_or_shown(guarded: House, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tailrace.console.views import messages
 from tailrace.log.store import LocalStore
 from tests.fix_log import TestLog, insert, message, relation, transaction, update
 from tests.unit.console.house import CHANGE, RUNNING, House, Visitor
@@ -14,6 +17,8 @@ from tests.unit.console.test_pages import XSS, check_markup
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import httpx
 
     from tailrace.position import Position
 
@@ -66,8 +71,17 @@ def test_a_filter(house: House, operator: Visitor) -> None:
     for nothing in ("?table=other", "?op=delete", "?text=nowhere", "?key=1%27"):
         assert ids(operator, nothing) == []
     assert "No change matches" in operator.page("/console/messages?table=other").text
-    for wrong in ("?op=merge", "?before=0/1", "?limit=501", "?before=%00"):
-        assert operator.get(f"/api/v1/messages{wrong}").status_code == 409
+    many = ",".join(["t1"] * 21)
+    assert len(ids(operator, f"?table={many[3:]}")) == 12
+    for wrong in (
+        f"?table={many}",
+        f"?table={'t' * 201}",
+        "?op=merge",
+        "?before=0/1",
+        "?limit=501",
+        "?before=%00",
+    ):
+        assert operator.get(f"/api/v1/messages{wrong}").status_code == 400
 
 
 def test_before_capture_has_created_the_log(tmp_path: Path) -> None:
@@ -85,6 +99,31 @@ def test_rows_need_a_login(house: House, anyone: Visitor) -> None:
         assert anyone.get(f"/api/v1/{path}").status_code == 401
         assert anyone.get(f"/console/{path}").status_code == 303
         assert anyone.get(f"/console/live?page=/console/{path}").status_code in (303, 401)
+
+
+def test_readers_of_messages_wait_outside_the_pool_of_threads(
+    house: House, operator: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a filter that takes long WHEN more browsers than the server has threads ask for it
+    THEN the overview is answered meanwhile, and they are answered at last."""
+    house.healthy()
+    answered, page = threading.Event(), messages._page
+    monkeypatch.setattr(messages, "_page", lambda *given: answered.wait() and page(*given))
+
+    async def ask() -> list[httpx.Response]:
+        waiting = [
+            asyncio.create_task(operator.asked("GET", path))
+            for path in ["/console/messages", "/api/v1/messages"] * 25
+        ]
+        await asyncio.sleep(0)
+        overview = await operator.asked("GET", "/")
+        answered.set()
+        return [overview, *await asyncio.gather(*waiting)]
+
+    try:
+        assert {each.status_code for each in asyncio.run(ask())} == {200}
+    finally:
+        answered.set()
 
 
 def traced(tmp_path: Path) -> tuple[House, Visitor, list[Position]]:
@@ -148,7 +187,7 @@ def test_a_change_that_the_log_does_not_hold(house: House, operator: Visitor) ->
         answer = operator.get(f"/console/messages/{number}")
         assert answer.status_code == 404
         assert "there is no change" in answer.text
-    assert operator.get("/api/v1/messages/0-0").status_code == 409
+    assert operator.get("/api/v1/messages/0-0").status_code == 400
 
 
 def test_the_message_that_a_pipeline_makes(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tailrace.console import trends
 from tailrace.console.catalog import PAGES
 from tailrace.console.site import Site
 from tailrace.console.trends import Trends
@@ -130,7 +131,10 @@ def test_trends_are_drawn_with_a_table(house: House, anyone: Visitor) -> None:
     page = anyone.page("/")
     charts = [each for each in page.all("svg") if each.get("class") == "chart"]
     assert len(charts) >= 4
-    assert "Latency, worst pipeline: p50, p99, up to 250 ms" in {c["aria-label"] for c in charts}
+    labels = {each["aria-label"] for each in charts}
+    assert "Latency, worst pipeline: p50, p99, up to 250 ms" in labels
+    assert not [each for each in labels if ": ," in each]
+    assert 'class="n"></th>' not in page.source
     assert anyone.page("/?range=day").text.count("No samples yet.") >= 4
 
 
@@ -151,7 +155,7 @@ def test_users_texts_are_never_markup(tmp_path: Path) -> None:
         assert not [each for each in page.all("img") if each.get("src") == "x"], address
         seen += XSS in page.text
     assert seen >= 6
-    query = visitor.get("/console/parked/shop?code=%22%3E%3Cscript%3E&done=%3Cscript%3E")
+    query = visitor.get("/console/parked/shop?code=%22%3E%3Cscript%3E")
     assert "<script>" not in query.text.replace('<script src="', "")
 
 
@@ -283,8 +287,42 @@ def test_a_page_is_refreshed_over_server_sent_events(house: House, anyone: Visit
     html = json.loads(events[1].partition("data: ")[2])
     assert 'data-part="path"' in html
     assert "<header" not in html
-    for page in ("/console/settings", "/nothing", "//evil", ""):
+    for page in ("/console/settings", "/nothing", "//evil", "", "//[", "//a%E2%84%80b"):
         assert anyone.get(f"/console/live?page={page}").status_code == 404
+
+
+def test_a_link_has_no_page_say_anything(house: House, operator: Visitor) -> None:
+    """GIVEN a link with a text WHEN it is opened THEN the page does not show the text; what an
+    action has done is shown once."""
+    house.healthy()
+    assert "All is deleted" not in operator.page("/?done=All+is+deleted").text
+    shown = operator.page(operator.do("/console/pipelines/shop/pause").headers["location"])
+    [status] = [each for each in shown.all("p") if each.get("role") == "status"]
+    assert status["class"] == "note good"
+    again = operator.page("/console/pipelines/shop")
+    assert not [each for each in again.all("p") if each.get("role") == "status"]
+
+
+def test_an_unexpected_error_is_a_page_in_a_browser(
+    house: House, operator: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a bug WHEN a browser opens the page THEN it shows a page, and a program gets JSON."""
+    house.healthy()
+    monkeypatch.setattr(trends.Trends, "points", lambda *_: 1 / 0)
+    page = operator.get("/")
+    assert (page.status_code, page.headers["content-type"]) == (500, "text/html; charset=utf-8")
+    assert "UNEXPECTED: ZeroDivisionError" in page.text
+    program = operator.get("/api/v1/overview")
+    assert program.json()["error"].startswith("UNEXPECTED")
+    assert operator.submit("/logout").headers["content-type"].startswith("text/html")
+
+
+def test_documents_are_not_stored_in_caches(house: House, operator: Visitor) -> None:
+    house.park()
+    for path in ("/api/v1/messages", "/parked/shop/1", "/status", "/console/parked/shop/1"):
+        headers = operator.get(path).headers
+        assert headers["cache-control"] == "no-store"
+        assert headers["x-content-type-options"] == "nosniff"
 
 
 def test_parked_messages_of_every_pipeline_that_has_some(tmp_path: Path) -> None:

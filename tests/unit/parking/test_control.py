@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace import audit
+from tailrace.errors import ConfigError
+from tailrace.parking import control
 from tailrace.parking.order import Orders
 from tailrace.parking.parking import folder_of
 from tests.command import call
@@ -168,7 +170,7 @@ def test_orders_over_http(site: Site, system: System) -> None:
         (f"/parked/{PIPELINE}?limit=1001", 400),
         (f"/parked/{PIPELINE}/9", 404),
         ("/parked/other", 404),
-        (f"/parked/{PIPELINE}/x", 404),
+        (f"/parked/{PIPELINE}/x", 400),
     ],
 )
 def test_invalid_requests(site: Site, path: str, code: int) -> None:
@@ -188,3 +190,11 @@ def test_parked_messages_are_counted_in_the_status(site: Site) -> None:
 def test_files_are_for_their_owner(system: System) -> None:
     for path in (system.folder, *system.folder.rglob("*")):
         assert path.stat().st_mode & 0o077 == 0, path
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../parked/bridge", "none", "a" * 300, "\x00"])
+def test_a_name_of_a_request_is_not_a_path(system: System, data: Path, name: str) -> None:
+    """GIVEN parked messages WHEN those of a name that is no pipeline's are asked for THEN the
+    answer is that there is no such pipeline."""
+    with pytest.raises(ConfigError, match="there is no pipeline"):
+        control.listing(Site(data).config, name)

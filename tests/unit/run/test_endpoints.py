@@ -13,7 +13,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tailrace import __version__, config
+from tailrace import __version__, audit, config
 from tailrace.observe.copies import SnapshotFigures
 from tailrace.observe.figures import (
     CaptureFigures,
@@ -347,6 +347,10 @@ def test_a_page_of_another_site_may_not_shut_down(
     answer = site.ask("POST", "/shutdown", **headers)
     assert answer.status_code == (202 if allowed else 403)
     assert len(calls) == allowed
+    entries = audit.latest(tmp_path / "data", limit=10)
+    assert [(each["action"], each["user"]) for each in entries] == (
+        [("system.shutdown", "http")] if allowed else []
+    )
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,6 +24,7 @@ from tailrace.run import status
 from tailrace.run.document import unready
 from tailrace.run.overview import Overview
 from tailrace.run.status import PipelinesStatus, RunStatus
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -187,3 +190,43 @@ def test_the_watchdog_is_shown_if_there_is_one(folder: Folder) -> None:
     found = folder.read().watch
     assert found is not None
     assert found.state == "down"
+
+
+class Turns:
+    """A lock that counts who has come."""
+
+    def __init__(self) -> None:
+        self.came = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self.came += 1
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_clients_that_wait_share_a_reading_that_began_after_they_came(folder: Folder) -> None:
+    """GIVEN a reading that takes long WHEN twenty clients ask meanwhile THEN there is one more
+    reading, and the one after it is another."""
+    begun, ended = threading.Event(), threading.Event()
+    readings: list[int] = []
+
+    def slot() -> SlotFigures:
+        readings.append(len(readings))
+        begun.set()
+        ended.wait()
+        return SlotFigures(kept_wal_bytes=readings[-1])
+
+    overview = Overview(folder.config, slot)
+    overview._turn = turns = Turns()  # type: ignore[assignment]
+    with ThreadPoolExecutor(30) as pool:
+        first = pool.submit(overview.read)
+        begun.wait()
+        others = [pool.submit(overview.read) for _ in range(20)]
+        wait_for(lambda: turns.came == 21)
+        ended.set()
+        assert first.result().slot.kept_wal_bytes == 0
+        assert {each.result().slot.kept_wal_bytes for each in others} == {1}
+    assert overview.read().slot.kept_wal_bytes == 2

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tailrace.console.page import Document
 
 _FILES = (
-    "Read from the files of this machine, since no HTTP server of this system answers: without "
-    "rates, lag in seconds and the slot."
+    "Read from the files of this machine, since no HTTP server of this system answers, or it has "
+    "users and no TLS: without rates, lag in seconds and the slot."
 )
 
 
@@ -110,9 +110,12 @@ def _served(config: Config) -> Document | None:
 
     report = files.read(files.folder(config.data), "run", files.RunStatus)
     serve = (report.status.processes or {}).get("serve") if report and report.up else None
-    if serve is None or not serve.up or not config.http.port:
-        return None
     http = config.http
+    if serve is None or not serve.up or not http.port:
+        return None
+    if http.users and not http.tls:
+        # While the port is in use, another user's program would receive the token.
+        return None
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(http.host, http.host)  # noqa: S104
     address = f"[{host}]:{http.port}" if ":" in host else f"{host}:{http.port}"
     url = f"{'https' if http.tls else 'http'}://{address}"

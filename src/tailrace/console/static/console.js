@@ -36,18 +36,53 @@
     });
   };
 
-  let source = null;
-  const show = (text) => { freshness.hidden = false; freshness.textContent = text; };
+  // The page must not look healthy because nothing arrives: it says since when it is old.
+  const ALIVE_MS = 40000, RETRY_MS = 5000;
+  const stale = document.getElementById("stale");
+  let source = null, timer = 0, failing = false;
+  const after = (ms, what) => { clearTimeout(timer); timer = setTimeout(what, ms); };
+  const show = (text, lost) => {
+    freshness.hidden = false;
+    freshness.textContent = text;
+    freshness.classList.toggle("lost", lost);
+    main.classList.toggle("stale", lost);
+    if (!lost) { stale.replaceChildren(); return; }
+    if (stale.firstChild) return;
+    const note = document.createElement("p");
+    note.className = "note error";
+    note.textContent = `Not connected since ${new Date().toLocaleTimeString()}: this page shows an older state.`;
+    stale.append(note);
+  };
+  // The server sends something at least every 15 s.
+  const heard = () => { failing = false; show("live", false); after(ALIVE_MS, lost); };
   const open = () => {
     source = new EventSource(main.dataset.live);
-    source.addEventListener("page", (event) => { refresh(JSON.parse(event.data)); show("live"); });
-    source.onerror = () => show("not connected");
+    source.addEventListener("alive", heard);
+    source.addEventListener("page", (event) => { refresh(JSON.parse(event.data)); heard(); });
+    source.onerror = () => {
+      // The browser connects again by itself, unless the server has refused it.
+      if (source.readyState === EventSource.CLOSED) lost();
+      else if (!failing) { failing = true; after(2 * RETRY_MS, lost); }
+    };
+    after(ALIVE_MS, lost);
   };
-  const close = () => { source?.close(); source = null; };
+  const close = () => { clearTimeout(timer); source?.close(); source = null; failing = false; };
+  const lost = () => {
+    close();
+    show("not connected", true);
+    after(RETRY_MS, again);
+  };
+  // The page itself says what to do: it may be that of the login.
+  const again = async () => {
+    const asked = { cache: "no-store", headers: { accept: "text/html" } };
+    const answer = await fetch(location.href, asked).catch(() => null);
+    const typing = /INPUT|SELECT|TEXTAREA/.test(document.activeElement?.tagName);
+    if (answer?.ok && !typing) location.reload(); else after(RETRY_MS, again);
+  };
   // A hidden page costs the server nothing.
-  document.addEventListener("visibilitychange", () => {
-    if (document.hidden) close(); else if (!source) open();
-  });
+  const follow = () => { if (document.hidden) close(); else if (!source) open(); };
+  document.addEventListener("visibilitychange", follow);
   window.addEventListener("pagehide", close);
-  if (!document.hidden) open();
+  window.addEventListener("pageshow", follow);
+  follow();
 })();

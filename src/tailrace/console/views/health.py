@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.console.views.query import number
 from tailrace.run.health import health_document
+from tailrace.run.query import number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

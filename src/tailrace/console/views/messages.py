@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
 from tailrace.change import Op
-from tailrace.console.views.query import number
-from tailrace.errors import ConfigError
+from tailrace.errors import ParameterError
 from tailrace.log.choice import Choice
 from tailrace.log.documents import to_json
 from tailrace.log.format import mark as marks
@@ -16,6 +14,7 @@ from tailrace.log.newest import MAX_ROWS, Newest, newest
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
 from tailrace.position import Position
+from tailrace.run.query import number
 from tailrace.run.trace import encoded, trace
 
 if TYPE_CHECKING:
@@ -29,24 +28,23 @@ _LIMIT, _MOST = 50, 500
 _SHOWN_CHARACTERS, _MOST_CHARACTERS = 200, 64 << 10
 """Of a value: in the list, and on the page of the change."""
 _OPS = tuple(op.value for op in Op if op is not Op.READ)
-_turn = threading.Semaphore(2)
-"""Reading takes a core: other pages must not wait for all threads of the server."""
+_MAX_PATTERNS, _MAX_PATTERN = 20, 200
+"""Of tables: each is compared with the table of each change that is read."""
 
 
 def messages(system: System, query: Mapping[str, str]) -> Document:
     """A page of the changes that match a filter, the newest first."""
     limit = number(query, "limit", _LIMIT, _MOST)
     choice = Choice(
-        tables=tuple(filter(None, (part.strip() for part in query.get("table", "").split(",")))),
+        tables=_patterns(query.get("table", "")),
         op=query.get("op", ""),
         key=query.get("key", ""),
         text=query.get("text", ""),
     )
     if choice.op and choice.op not in _OPS:
-        raise ConfigError(f"op must be one of {', '.join(_OPS)}, got {choice.op!r}")
+        raise ParameterError(f"op must be one of {', '.join(_OPS)}, got {choice.op!r}")
     before = position_of(query["before"]) if query.get("before") else None
-    with _turn:
-        page = _page(system, choice, max(limit, 1), before)
+    page = _page(system, choice, max(limit, 1), before)
     return {
         "messages": [_listed(change) for change in page.changes],
         "older": page.older.event_id if page.older else None,
@@ -56,6 +54,15 @@ def messages(system: System, query: Mapping[str, str]) -> Document:
         "filter": {name: query[name] for name in ("table", "op", "key", "text") if query.get(name)},
         "ops": list(_OPS),
     }
+
+
+def _patterns(text: str) -> tuple[str, ...]:
+    found = tuple(filter(None, (part.strip() for part in text.split(","))))
+    if len(found) > _MAX_PATTERNS or any(len(each) > _MAX_PATTERN for each in found):
+        raise ParameterError(
+            f"table must be at most {_MAX_PATTERNS} names of at most {_MAX_PATTERN} characters"
+        )
+    return found
 
 
 def end(system: System) -> object:
@@ -75,9 +82,8 @@ def _page(system: System, choice: Choice, limit: int, before: Position | None) -
 def message(system: System, query: Mapping[str, str]) -> Document:
     """One change: where it is, which pipelines match it, and up to where they have delivered."""
     position = position_of(query["message"])
-    with _turn:
-        log = Log.open(system.config.log.path)
-        found = trace(system.config, log, position, system.figures().pipelines)
+    log = Log.open(system.config.log.path)
+    found = trace(system.config, log, position, system.figures().pipelines)
     shown: dict[str, Any] = to_json(found.change)
     cut = _cut(shown, _MOST_CHARACTERS)
     wanted = query.get("encode", "")
@@ -93,11 +99,11 @@ def message(system: System, query: Mapping[str, str]) -> Document:
 
 
 def position_of(text: str) -> Position:
-    """A position from an event id, as it is in addresses. Raises ConfigError."""
+    """A position from an event id, as it is in addresses. Raises ParameterError."""
     try:
         return Position.parse_event_id(text)
     except ValueError as error:
-        raise ConfigError(
+        raise ParameterError(
             str(error), hint="Take it from /console/messages or from the id of an event."
         ) from error
 

@@ -55,6 +55,13 @@ def all_problems(system: System, figures: SystemFigures) -> list[Problem]:
         )
         for name in system.failing()
     ]
+    if (unreadable := system.access.tokens.problem) is not None:
+        services.append(
+            Problem(
+                text="no token of `tailrace token` is accepted", code=unreadable.code,
+                detail=str(unreadable), hint=unreadable.hint,
+            )
+        )  # fmt: skip
     found = problems(figures, system.config.alerts)
     return sorted([*found, *services], key=lambda each: each.severity)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from tailrace.console.views.query import number
 from tailrace.errors import ConfigError, TailraceError
 from tailrace.parking import control
 from tailrace.parking.selection import Selection
+from tailrace.run.query import number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,7 +47,7 @@ def _totals(system: System, name: str) -> dict[str, Any]:
 def parked_messages(system: System, query: Mapping[str, str]) -> Document:
     """A page of the parked messages of a pipeline."""
     name = query["pipeline"]
-    after, limit = number(query, "after", 0, 2**62), number(query, "limit", _LIMIT, _MOST)
+    after, limit = number(query, "after", 0), number(query, "limit", _LIMIT, _MOST)
     selection = selection_of(query)
     with control.listing(system.config, name) as listing:
         found = listing.page(selection, after=after, limit=limit + 1)
@@ -65,7 +65,7 @@ def parked_messages(system: System, query: Mapping[str, str]) -> Document:
 
 def parked_message(system: System, query: Mapping[str, str]) -> Document:
     """One parked message, with its payload: the beginning of it, unless `whole` is asked for."""
-    name, seq = query["pipeline"], number(query, "number", 0, 2**62)
+    name, seq = query["pipeline"], number(query, "number", 0)
     with control.listing(system.config, name) as listing:
         page = listing.page(Selection(upto=seq), after=seq - 1, limit=1)
         payload = listing.payload(seq) if page else None

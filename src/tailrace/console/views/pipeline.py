@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from tailrace import audit
 from tailrace.config.document import masked
 from tailrace.console.views.overview import pipeline_document, span_of
-from tailrace.console.views.query import number
 from tailrace.control import ControlFile
 from tailrace.errors import ConfigError
 from tailrace.log.format.segment import list_segments
@@ -17,6 +16,7 @@ from tailrace.log.store import LocalStore
 from tailrace.observe.figure import document
 from tailrace.run import trace
 from tailrace.run.problems import hint_of, problems
+from tailrace.run.query import number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
