@@ -4,8 +4,8 @@ A request may be accepted in part, for example if one of its shards has no capac
 that follow a failed one are stored nevertheless, so a request has each key at most once, and the
 next record of a key waits for the answer. The records of a partition key are therefore in order.
 
-A record whose shard has no capacity is sent again after a delay; records of other keys do not wait.
-If Kinesis throttles a whole request, all of them do.
+A record whose shard has no capacity is sent again after a delay. Requests that have none of its key
+do not wait. If Kinesis throttles a whole request, all of them do.
 
 A record has no attributes. Its id is where the shape of the pipeline puts it.
 """
