@@ -113,6 +113,8 @@ class FileFacts:
     leader_connected: bool | None = None
     """On a follower, whether its leader is connected."""
     log: LogFact | None = None
+    term: int | None = None
+    """Of the log."""
     log_error: str = ""
     log_bytes: int | None = None
     disks: tuple[DiskFact, ...] = ()

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 from tailrace import checkpoint
 from tailrace.errors import TailraceError
 from tailrace.log.format import mark as marks
+from tailrace.log.lease import last_epoch
 from tailrace.log.store import LocalStore
+from tailrace.log.term import term_of
 from tailrace.parking.listing import Listing
 from tailrace.position import Position
 from tailrace.process import alive
@@ -63,7 +65,7 @@ class FileWatch:
         reports = {name: _report(self._status / f"{name}.json") for name in PROCESSES}
         known = {name: report for name, report in reports.items() if report is not None}
         self._ask_slowly(run, known)
-        log, log_error = self._read_log()
+        log, term, log_error = self._read_log()
         return FileFacts(
             run=run,
             reports=known,
@@ -73,6 +75,7 @@ class FileWatch:
             followers=tuple(_followers(known.get("replicate"))),
             leader_connected=_flag(known.get("follow"), "connected"),
             log=log,
+            term=term,
             log_error=log_error,
             disks=tuple(self._disks()),
             **{name: value for name, value in self._slow.items() if name != "parked"},
@@ -93,17 +96,20 @@ class FileWatch:
             self._certificates_at = now
             self._slow["certificates"] = certificates(self._config)
 
-    def _read_log(self) -> tuple[LogFact | None, str]:
+    def _read_log(self) -> tuple[LogFact | None, int | None, str]:
+        """The end of the log, its term, and why they cannot be read."""
         try:
+            term = term_of(last_epoch(self._log))
             mark = marks.read(self._log, marks.for_readers(self._log))
         except TailraceError as error:
-            return None, error.code
+            return None, None, error.code
         except OSError as error:
-            return None, error.strerror or type(error).__name__
+            return None, None, error.strerror or type(error).__name__
         if mark is None:
-            return None, ""
+            return None, term, ""
         committed_at = mark.time / 1e6 + _PG_EPOCH_S
-        return LogFact(end=mark.position, end_lsn=mark.end_lsn, committed_at=committed_at), ""
+        log = LogFact(end=mark.position, end_lsn=mark.end_lsn, committed_at=committed_at)
+        return log, term, ""
 
     def _pipelines(self, report: Report | None) -> Iterator[PipelineFact]:
         reported = _mapping(report.content.get("pipelines")) if report else {}

@@ -50,6 +50,8 @@ _SETTLED_S = 60.0
 """By then every check that reads files has a result."""
 STOP_S = 5.0
 """How long a stop waits for messages to be delivered."""
+_DISK_S = 1.0
+"""How long a stop waits for a disk to be read or written. It may hang."""
 _STATUS = TypeAdapter(WatchFigures)
 
 
@@ -84,11 +86,15 @@ class Watchdog:
         self._alerting = Alerting(self._alerts, firing)
         self._kept = kept
         self._pruned_at = float("-inf")
+        self._figures = WatchFigures()
         self._status = StateFile(
             config.data / "status" / "watch.json", dict[str, Any], durable=False
         )
+        self._reports = Poller("status", self._write_status, TICK_S)
         self._files = Poller("files", FileWatch(config).ask, TICK_S)
-        source = SourceWatch(config, heartbeat_s=self._alerts.heartbeat_s, clock=time.monotonic)
+        source = SourceWatch(
+            config, heartbeat_s=self._alerts.heartbeat_s, term=self._term, clock=time.monotonic
+        )
         self._source = Poller("source", source.ask, _SOURCE_EVERY_S)
 
     def _restore(self) -> tuple[Sequence[Alert], Sequence[Message]]:
@@ -110,20 +116,21 @@ class Watchdog:
         structlog.get_logger().info("watch.running", channels=sorted(self._alerts.channels))
         self._writer.start()
         self._delivery.start(self._kept)
+        self._reports.start()
         self._files.start()
         if not self._follower:
             self._source.start()
         while not stop.wait(TICK_S):
             self.tick()
-        self._files.stop(timeout_s=1.0)
         if not self._follower:
             self._source.stop()
         # The last states of the others: a final one may be why all of it ends.
-        self._files.poll()
+        self._files.stop(_DISK_S, once_more=True)
         self.tick(state="stopping")
         self._delivery.close(STOP_S)
         self._writer.close(STOP_S)
         self._report("stopped")
+        self._reports.stop(_DISK_S, once_more=True)
         structlog.get_logger().info("watch.stopped")
 
     def tick(self, state: str = "watching") -> None:
@@ -138,6 +145,10 @@ class Watchdog:
             self._pruned_at = now
             self._writer.prune(now)
         self._report(state)
+
+    def _term(self) -> int | None:
+        files: FileFacts | None = self._files.answer
+        return None if files is None else files.term
 
     def _facts(self, now: float) -> Facts:
         files: FileFacts | None = self._files.answer
@@ -211,8 +222,8 @@ class Watchdog:
         self._writer.write([store.delivered(message)])
 
     def _report(self, state: str) -> None:
-        """Write the status file. On a full disk it replaces its old content in place."""
-        figures = WatchFigures(
+        """Have the status written."""
+        self._figures = WatchFigures(
             state=state,
             checks=tuple(
                 CheckFigures(
@@ -235,9 +246,12 @@ class Watchdog:
             firing=len(self._alerting.firing),
             history_error=self._writer.error,
         )  # fmt: skip
+
+    def _write_status(self) -> None:
+        """Write the status file. On a full disk it replaces its old content in place."""
         header = {"pid": os.getpid(), "time": datetime.now(UTC).isoformat()}
         with contextlib.suppress(OSError):
-            self._status.write(header | _STATUS.dump_python(figures, mode="json"))
+            self._status.write(header | _STATUS.dump_python(self._figures, mode="json"))
 
 
 def _iso(seconds: float) -> str:

@@ -91,6 +91,7 @@ def test_a_running_system(config: Config) -> None:
     assert facts.leader_connected is True
     assert facts.log is not None
     assert (facts.log.end, facts.log.committed_at) == (Position(Lsn(20), 1), 946_684_801.0)
+    assert facts.term == 0
     assert facts.log_bytes
     assert [each.folder for each in facts.disks] == ["log", "data"]
     assert facts.memory_bytes

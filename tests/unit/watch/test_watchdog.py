@@ -12,8 +12,11 @@ import pytest
 
 from tailrace.config import Config
 from tailrace.run.health import health_document
+from tailrace.state_file import StateFile
 from tailrace.testing.receiver import HttpReceiver
-from tailrace.watch import store
+from tailrace.watch import evaluation, store
+from tailrace.watch.checks import machine
+from tailrace.watch.files import FileWatch
 from tailrace.watch.watchdog import Watchdog
 from tests.unit.watch.test_store import ALERT, written
 from tests.waiting import wait_for
@@ -151,3 +154,30 @@ def test_it_listens_nowhere(
     run_until(Watchdog(config), lambda: ("firing", "source") in kinds(receiver))
     # Not raised in `listen`: threads of the watchdog survive errors.
     assert not listening
+
+
+def test_a_disk_that_hangs(
+    tmp_path: Path, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a disk that answers neither reads nor writes THEN the webhook receives that, and the
+    watchdog can be stopped."""
+    answers, hangs = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> None:
+        hangs.set()
+        answers.wait()
+
+    monkeypatch.setattr(FileWatch, "ask", hang)
+    monkeypatch.setattr(StateFile, "write", hang)
+    watchdog = Watchdog(config_of(tmp_path, receiver), follower=True)
+
+    def told() -> bool:
+        hangs.wait()
+        for module in (evaluation, machine):
+            monkeypatch.setattr(module, "UNREAD_S", 0.0)
+        return ("firing", "files") in kinds(receiver)
+
+    try:
+        run_until(watchdog, told)
+    finally:
+        answers.set()
