@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from tailrace.watch.evaluation import explained
-from tailrace.watch.result import Key, State
+from tailrace.watch.result import RANK, Key, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tailrace.config import Alerts
     from tailrace.watch.result import Result
 
-_RANK = {"warning": 1, "error": 2}
 Kind = Literal["firing", "repeat", "resolved"]
 
 
@@ -83,8 +82,8 @@ class Alerting:
     ) -> list[Notice]:
         """What is to be sent now. `gone` says whether the subject of an alert no longer exists."""
         notices: list[Notice] = []
-        for key, result in results.items():
-            notices += self._update(result, now, quiet=explained(key, results))
+        for result in results.values():
+            notices += self._update(result, now, quiet=explained(result, results))
         for key in [key for key in self.firing if key not in results and gone(key)]:
             notices.append(self._resolve(key, now, "it no longer exists"))
         return notices
@@ -115,7 +114,7 @@ class Alerting:
             if now - timer.bad_at >= for_s:
                 yield self._fire(result, timer.bad_at, now)
             return
-        if _RANK[result.state.value] <= _RANK[present.severity]:
+        if RANK[result.state.value] <= RANK[present.severity]:
             timer.worse_at = None
         elif timer.worse_at is None:
             timer.worse_at = now
@@ -171,6 +170,6 @@ class Alerting:
 
     def _channels(self, alert: Alert) -> tuple[str, ...]:
         """The channels that alerts of this severity are sent to."""
-        rank = _RANK[alert.severity]
+        rank = RANK[alert.severity]
         channels = self._alerts.channels.items()
-        return tuple(name for name, each in channels if _RANK[each.severity] <= rank)
+        return tuple(name for name, each in channels if RANK[each.severity] <= rank)

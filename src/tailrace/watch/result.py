@@ -23,6 +23,10 @@ class State(enum.StrEnum):
         return self in (State.WARNING, State.ERROR)
 
 
+RANK = {"warning": 1, "error": 2}
+"""How severe a bad state is, or an alert."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
     """A check, of one subject if there are several: a pipeline, a process, a disk."""

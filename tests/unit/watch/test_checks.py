@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tailrace.position import Lsn, Position
-from tailrace.watch.evaluation import CAUSES, explained
+from tailrace.watch.evaluation import causes, explained
 from tailrace.watch.facts import (
     Beat,
     CertificateFact,
@@ -22,11 +22,12 @@ from tailrace.watch.facts import (
     Report,
 )
 from tailrace.watch.motion import Motion
-from tailrace.watch.result import Key
+from tailrace.watch.result import Key, Result, error
 from tests.unit.watch.making import (
     CAPTURE,
     FACTS,
     FILES,
+    SOURCE,
     SPARK,
     files,
     pipeline,
@@ -296,17 +297,66 @@ def test_what_follows_from_something_else_is_explained() -> None:
     for now in (0.0, 100.0):
         facts = replace(FACTS, now=now, files=replace(behind, reports=late))
         found = results(facts, motion)
-    assert found[Key("progress", "orders")].state == "error"
-    assert explained(Key("progress", "orders"), found)
-    assert not explained(Key("hang", "pipelines"), found)
+    stalled = found[Key("progress", "orders")]
+    assert stalled.state == "error"
+    assert explained(stalled, found)
+    assert not explained(found[Key("hang", "pipelines")], found)
+
+
+def stalled_with(**more: Any) -> tuple[Result, dict[Key, Result]]:
+    """A pipeline that does not move for longer than is allowed, in a system with these facts."""
+    motion = Motion()
+    for now in (0.0, 100.0):
+        facts = pipeline(position=Position(Lsn(1), 0), **more.get("pipeline", {}))
+        facts = replace(facts, now=now, source=replace(SOURCE, **more.get("source", {})))
+        found = results(facts, motion)
+    return found[Key("progress", "orders")], found
+
+
+def test_a_warning_explains_no_error() -> None:
+    """GIVEN a pipeline with a topic that is refused WHEN the pipeline does not move THEN that is an
+    alert of its own."""
+    stalled, found = stalled_with(pipeline={"refused": ("a",)})
+    assert found[Key("pipeline", "orders")].state == "warning"
+    assert stalled.state == "error"
+    assert not explained(stalled, found)
+
+
+def test_capture_does_not_explain_a_pipeline() -> None:
+    """GIVEN capture without a connection WHEN a pipeline does not deliver what is in the log THEN
+    that is an alert of its own."""
+    stalled, found = stalled_with(source={"active": False})
+    found[Key("quorum")] = error("quorum", "fewer followers")
+    assert found[Key("replication")].state == "error"
+    assert not explained(stalled, found)
+    late = error("progress", "late", subject="capture")
+    assert explained(late, found)
+
+
+def test_a_final_state_explains_itself() -> None:
+    """GIVEN PostgreSQL that does not answer WHEN capture ends THEN a final state is sent, and that
+    it cannot connect is not."""
+    found = {Key("source"): error("source", "away")}
+    assert explained(error("process", "UNREACHABLE", subject="capture"), found)
+    assert not explained(error("process", "GAP", subject="capture", at_once=True), found)
+
+
+def test_a_pipeline_that_does_not_start_is_an_error() -> None:
+    motion = Motion()
+    for now in (0.0, 181.0):
+        found = results(replace(pipeline(state="starting"), now=now), motion)
+    assert found[Key("pipeline", "orders")].state == "error"
 
 
 def test_causes_do_not_explain_each_other() -> None:
-    """Two checks that explain each other would both stay silent."""
-    for check, causes in CAUSES.items():
-        for cause in causes:
-            back = [each.check for each in CAUSES.get(cause.check, ())]
-            assert check not in back or (check, cause.subject) == ("progress", "capture")
+    """Checks that explain each other in a circle would all stay silent."""
+    late = results(source(beats=(Beat(lsn=Lsn(990), at=990.0),)))
+    for key in late:
+        seen, more = set[Key](), {key}
+        while more:
+            more = {cause for each in more for cause in causes(each)} - seen
+            seen |= more
+        assert key not in seen
 
 
 def test_texts_of_errors_are_not_sent() -> None:

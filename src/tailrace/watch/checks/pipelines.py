@@ -58,7 +58,7 @@ def _running_state(pipeline: PipelineFact, state_s: float) -> Result:
     if state in ("", "starting"):
         if state_s < _START_S:
             return initializing("pipeline", "starting", name)
-        return warning("pipeline", "does not start", "See the log lines of pipelines.", name)
+        return error("pipeline", "does not start", "See the log lines of pipelines.", name)
     if state != "running":
         return error("pipeline", f"{state}: {code}" if code else state, hint_of(code), name)
     if pipeline.refused:
