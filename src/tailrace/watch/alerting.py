@@ -5,7 +5,7 @@
                                         └──┘ repeat_s passed, or worse for for_s
 
 A check that is initializing, or that another bad check explains, changes nothing: an alert that
-fires stays, and none begins. An alert that fires for a check that no longer exists (a pipeline that
+fires stays, and none begins. When the other check is no longer bad, `for_s` begins anew. An alert that fires for a check that no longer exists (a pipeline that
 was removed) ends as one that has recovered.
 """
 
@@ -101,10 +101,12 @@ class Alerting:
                 yield self._resolve(key, now, result.summary)
         else:
             timer.good_at = None
+            if quiet:
+                timer.bad_at = timer.worse_at = None
+                return
             if timer.bad_at is None:
                 timer.bad_at = now
-            if not quiet:
-                yield from self._bad(result, timer, now)
+            yield from self._bad(result, timer, now)
 
     def _bad(self, result: Result, timer: _Timer, now: float) -> Iterator[Notice]:
         for_s = 0.0 if result.at_once else self._alerts.for_s

@@ -37,7 +37,7 @@ def evaluate(facts: Facts, motion: Motion, alerts: Alerts) -> dict[Key, Result]:
         facts = replace(facts, files=None)
     motion.note(facts)
     results += source_checks(facts, motion, alerts)
-    results += process_checks(facts, alerts)
+    results += process_checks(facts, motion, alerts)
     results += pipeline_checks(facts, motion, alerts)
     return {result.key: result for result in results}
 

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from tailrace.position import Lsn, Position
 
 
+UNANSWERED_S = 15.0
+"""An answer of PostgreSQL that is older says nothing about now. The watchdog asks every two seconds,
+and gives up after five."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """The status file of a process."""
@@ -41,6 +46,8 @@ class ProcessFact:
     """waiting, running, backing-off, failed, stopped."""
     code: str = ""
     restarts: int = 0
+    exit_code: int | None = None
+    """Of its last run."""
     pid: int | None = None
 
 

@@ -183,12 +183,13 @@ def _processes(run: Report | None) -> Iterator[ProcessFact]:
     listed = _mapping(run.content.get("processes")) if run else {}
     for name, each in listed.items():
         figures = _mapping(each)
-        pid, restarts = figures.get("pid"), figures.get("restarts")
+        pid, restarts, exit_code = map(figures.get, ("pid", "restarts", "exit_code"))
         yield ProcessFact(
             name=name,
             state=str(figures.get("state", "")),
             code=str(figures.get("code", "")),
             restarts=restarts if isinstance(restarts, int) else 0,
+            exit_code=exit_code if isinstance(exit_code, int) else None,
             pid=pid if isinstance(pid, int) else None,
         )
 

@@ -125,7 +125,7 @@ def test_a_check_without_a_result_keeps_its_alert() -> None:
 
 def test_what_another_check_explains_is_not_sent() -> None:
     """GIVEN a pipeline that stalls because its process hangs WHEN the process recovers and the
-    pipeline does not THEN only then it has an alert of its own."""
+    pipeline does not THEN it has an alert of its own, as late as after any other beginning."""
     clocked = Clocked()
     hang = error("hang", "silent", subject="pipelines")
     stalled = error("progress", "stalled", subject="orders")
@@ -133,7 +133,19 @@ def test_what_another_check_explains_is_not_sent() -> None:
     assert clocked.at(10, hang, stalled) == ["firing error hook"]
     assert list(clocked.alerting.firing) == [Key("hang", "pipelines")]
     works = healthy("hang", "reports", "pipelines")
-    assert clocked.at(11, works, stalled) == ["firing error hook"]
+    assert clocked.at(11, works, stalled) == []
+    assert clocked.at(21, works, stalled) == ["resolved error hook", "firing error hook"]
+
+
+def test_what_ends_soon_after_its_cause_is_not_sent() -> None:
+    clocked = Clocked()
+    away, capture = error("source", "away"), error("replication", "no connection")
+    back, streams = healthy("source", "answers"), healthy("replication", "streams")
+    clocked.at(0, away, capture)
+    assert clocked.at(10, away, capture) == ["firing error hook"]
+    assert clocked.at(100, back, capture) == clocked.at(105, back, streams) == []
+    assert clocked.at(110, back, streams) == ["resolved error hook"]
+    assert clocked.at(120, back, streams) == []
 
 
 def test_a_restart_goes_on_where_it_was() -> None:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tailrace.position import Lsn, Position
+from tailrace.watch.alerting import Alerting
+from tailrace.watch.facts import ProcessFact
 from tailrace.watch.motion import Motion
 from tailrace.watch.result import Key
-from tests.unit.watch.making import FILES, LOG, files, pipeline, results, source
+from tests.unit.watch.making import ALERTS, FILES, LOG, files, pipeline, results, source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tailrace.watch.facts import Facts
+    from tailrace.watch.result import Result
 
 
 def test_progress_of_capture() -> None:
@@ -37,6 +45,14 @@ def test_time_without_an_answer_does_not_count() -> None:
     results(ahead, motion)
     away = replace(source(error="away", code="UNREACHABLE", wal_end=None), now=50.0)
     assert Key("progress", "capture") not in results(away, motion)
+    silent = replace(ahead, now=300.0, source_age_s=250.0)
+    assert Key("progress", "capture") not in results(silent, motion)
+
+    def at(now: float) -> str:
+        return str(results(replace(ahead, now=now), motion)[Key("progress", "capture")].state)
+
+    assert at(310.0) == at(369.0) == "healthy"
+    assert at(370.0) == "error"
 
 
 def test_progress_and_lag_of_a_pipeline() -> None:
@@ -75,6 +91,82 @@ def test_lag_over_days_takes_little_memory() -> None:
     )
     assert found == pytest.approx(20_000, rel=0.01)
     assert len(motion._ends) <= 600
+
+
+def sent(moments: Iterator[tuple[float, Facts]]) -> list[tuple[str, str, str]]:
+    """What is sent while the facts are these: kind, check and severity."""
+    motion, alerting, now = Motion(), Alerting(ALERTS), 0.0
+    found: dict[Key, Result] = {}
+    notices = []
+    for for_s, facts in moments:
+        for _ in range(int(for_s)):
+            now += 1
+            found |= results(replace(facts, now=now), motion)
+            notices += alerting.update(found, now, gone=lambda _: False)
+    return [(each.kind, str(each.alert.key), each.alert.severity) for each in notices]
+
+
+def test_a_sink_that_hangs_until_its_timeout() -> None:
+    """GIVEN a sink that accepts messages and does not answer WHEN the pipeline runs for 90 s and
+    then waits to start again, many times THEN no recovery is sent before it has delivered."""
+    behind = Position(Lsn(1), 0)
+    runs = pipeline(position=behind)
+    retries = pipeline(position=behind, state="retrying", code="SINK_UNREACHABLE")
+    hangs = [(90.0, runs), (20.0, retries)] * 5
+    fired = [("firing", "progress orders", "error"), ("firing", "pipeline orders", "error")]
+    assert sent(iter(hangs)) == fired
+    works = [(10.0, pipeline(position=Position(Lsn(2), 0))), (30.0, pipeline())]
+    ends = sent(iter([*hangs, *works]))[len(fired) :]
+    assert sorted(ends) == [
+        ("resolved", "pipeline orders", "error"), ("resolved", "progress orders", "error"),
+    ]  # fmt: skip
+
+
+def test_a_pipeline_that_failed_and_has_nothing_to_deliver() -> None:
+    """Nothing can show that its sink works, and nothing waits for it."""
+    motion = Motion()
+    results(pipeline(state="retrying"), motion)
+    assert results(pipeline(), motion)[Key("pipeline", "orders")].state == "healthy"
+
+
+def crashing(runs_s: float, waits_s: float) -> Iterator[tuple[float, Facts]]:
+    for restarts in range(20):
+        process = ProcessFact(name="pipelines", state="running", restarts=restarts, exit_code=1)
+        runs = replace(process, pid=10 + restarts)
+        yield runs_s, files(processes=(runs,))
+        yield waits_s, files(processes=(replace(process, state="backing-off"),))
+
+
+def test_a_process_that_crashes_every_half_a_minute() -> None:
+    """GIVEN a process that runs for 20 s after each start WHEN its supervisor waits in between THEN
+    there is one alert, without a recovery."""
+    assert sent(crashing(20, 30)) == [("firing", "process pipelines", "error")]
+
+
+def test_a_process_that_crashes_after_more_than_a_minute() -> None:
+    """It is started again at once each time, so it is never seen to be down."""
+    assert sent(crashing(70, 0)) == [("firing", "process pipelines", "warning")]
+
+
+def test_processes_that_were_stopped_have_not_crashed() -> None:
+    """GIVEN settings that are applied many times THEN the processes that restart are no alert."""
+    process = ProcessFact(name="pipelines", state="running", exit_code=0)
+    started = (replace(process, pid=each, restarts=each) for each in range(20))
+    assert sent((20.0, files(processes=(each,))) for each in started) == []
+
+
+def test_a_process_that_was_restarted_has_to_prove_itself() -> None:
+    motion = Motion()
+    process = ProcessFact(name="pipelines", state="running", restarts=1, exit_code=1, pid=5)
+
+    def at(now: float, **more: Any) -> str:
+        facts = files(processes=(replace(process, **more),))
+        found = results(replace(facts, now=now), motion)
+        return str(found[Key("process", "pipelines")].state)
+
+    assert at(0) == at(59) == "initializing"
+    assert at(60) == "healthy"
+    assert at(61, pid=6, restarts=2) == "initializing"
 
 
 def test_a_pipeline_that_does_not_run_does_not_stall() -> None:

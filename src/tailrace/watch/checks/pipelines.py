@@ -49,14 +49,14 @@ def _state(facts: Facts, files: FileFacts, pipeline: PipelineFact, motion: Motio
         return initializing("pipeline", "Spark has not reported yet", name)
     if not report.alive:
         return error("pipeline", "its process is down", "See the check process.", name)
-    return _running_state(pipeline, motion.state_s(name, facts.now))
+    return _running_state(files, pipeline, motion)
 
 
-def _running_state(pipeline: PipelineFact, state_s: float) -> Result:
+def _running_state(files: FileFacts, pipeline: PipelineFact, motion: Motion) -> Result:
     """The state of a pipeline whose process runs."""
     name, state, code = pipeline.name, pipeline.state, pipeline.code
     if state in ("", "starting"):
-        if state_s < _START_S:
+        if motion.state_s(name) < _START_S:
             return initializing("pipeline", "starting", name)
         return error("pipeline", "does not start", "See the log lines of pipelines.", name)
     if state != "running":
@@ -66,6 +66,9 @@ def _running_state(pipeline: PipelineFact, state_s: float) -> Result:
         return warning(
             "pipeline", f"destinations are refused: {refused}", "See /status: `refused`.", name
         )
+    if motion.is_recovering(pipeline, files.log):
+        # It runs until the sink fails again, for as long as the sink's timeouts.
+        return initializing("pipeline", "runs again, and has not delivered since", name)
     return healthy("pipeline", "running", name)
 
 
@@ -84,7 +87,7 @@ def _motion(
     facts: Facts, files: FileFacts, pipeline: PipelineFact, motion: Motion, alerts: Alerts
 ) -> Iterator[Result]:
     name = pipeline.name
-    still_s = motion.pipeline_still_s(name, facts.now)
+    still_s = motion.pipeline_still_s(name)
     if still_s >= alerts.stalled_s:
         yield error(
             "progress", f"has not moved for {still_s:.0f} s while the log is ahead of it",

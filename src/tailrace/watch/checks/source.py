@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tailrace.watch.facts import UNANSWERED_S
 from tailrace.watch.result import error, healthy, hint_of, initializing, paused, warning
 
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from tailrace.watch.motion import Motion
     from tailrace.watch.result import Result
 
-UNANSWERED_S = 15.0
-"""The watchdog asks every second, and gives up after five."""
 _LATE_S = 5.0
 
 
@@ -48,7 +47,7 @@ def source_checks(facts: Facts, motion: Motion, alerts: Alerts) -> Iterator[Resu
         return
     if source.slot_exists:
         yield from _replication(facts, source)
-        yield _progress(facts, motion, alerts)
+        yield _progress(motion, alerts)
     if alerts.heartbeat_s:
         yield _heartbeat(facts, source, alerts)
 
@@ -128,8 +127,8 @@ def _wal_kept(source: SourceFacts, alerts: Alerts) -> Iterator[Result]:
         yield healthy("wal_kept", found)
 
 
-def _progress(facts: Facts, motion: Motion, alerts: Alerts) -> Result:
-    still_s = motion.capture_still_s(facts.now)
+def _progress(motion: Motion, alerts: Alerts) -> Result:
+    still_s = motion.capture_still_s
     if still_s >= alerts.stalled_s:
         return error(
             "progress", f"capture has not moved for {still_s:.0f} s while the source wrote WAL",
