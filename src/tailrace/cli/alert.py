@@ -92,10 +92,9 @@ def _try(settings: Config, name: str, channel: Channel) -> str:
         host=settings.replication.node or socket.gethostname(),
     )
     try:
-        send(channel, message)
+        return send(channel, message)
     except AlertUndeliveredError as error:
         return str(error)
-    return ""
 
 
 @alert_app.command("ls")
