@@ -12,6 +12,7 @@ module keeps, in a folder of the checkpoint, what the offset cannot say:
     settled                  how far a batch had delivered some seconds ago, durably
     owner                    the task that delivers it; a task that finds another one here ends
     close                    a request to close the running batch
+    written-0                the last message that lane 0 has written, for the watchdog only
 
 The record of the end is written after the sink has everything durably and before the task succeeds.
 So a batch that Spark replays has a record, and nothing is left to deliver, or it has none, and its
@@ -153,6 +154,20 @@ class OpenBatches:
         note = json.dumps({"batch": progress.batch, "reached": progress.reached})
         replace_record(LocalStore(self._folder), "settled", note.ljust(_SETTLED_BYTES).encode())
 
+    def note_written(self, lane: int, position: Position) -> None:
+        """Note what a lane has written to the sink, whether it is durable there or not."""
+        with contextlib.suppress(DiskFullError, StorageError):
+            self._replace(f"written-{lane}", str(position))
+
+    def written(self) -> dict[int, Position]:
+        """What the lanes have noted, of those that had to write for long."""
+        found = {}
+        for path in self._folder.glob("written-*"):
+            with contextlib.suppress(OSError, ValueError):
+                lane = int(path.name.removeprefix("written-"))
+                found[lane] = Position.parse(path.read_text())
+        return found
+
     def _read(self, name: str) -> OpenProgress | None:
         try:
             values = json.loads((self._folder / name).read_text())
@@ -189,7 +204,8 @@ class OpenBatches:
     def start_query(self) -> None:
         """Create the folder, and forget a request to close: it was for an earlier query."""
         private.create_folder(self._folder)
-        (self._folder / "close").unlink(missing_ok=True)
+        for path in (self._folder / "close", *self._folder.glob("written-*")):
+            path.unlink(missing_ok=True)
 
     def prune(self, number: int) -> None:
         """Remove records of batches long before this number."""

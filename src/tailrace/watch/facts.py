@@ -59,6 +59,8 @@ class PipelineFact:
     state: str = ""
     code: str = ""
     position: Position | None = None
+    written: Mapping[int, Position] = field(default_factory=dict)
+    """By lane, what a batch that lasts has written to the sink."""
     committed_at: float | None = None
     """Commit time of the last transaction delivered, in seconds since 1970."""
     refused: tuple[str, ...] = ()

@@ -121,7 +121,8 @@ class FileWatch:
                 state=str(figures.get("state", "")),
                 code=str(figures.get("code", "")),
                 # Before its first batch a process reports none: a sink may hang in that one.
-                position=_position(figures.get("position")) or self._checkpoint(name),
+                position=_position(figures.get("position")) or self._reached(name),
+                written=checkpoint.open_batches(self._checkpoint(name)).written(),
                 committed_at=_time(figures.get("last_committed_at")),
                 refused=tuple(
                     str(_mapping(each).get("destination", ""))
@@ -130,9 +131,12 @@ class FileWatch:
                 parked=self._slow.get("parked", {}).get(name),
             )
 
-    def _checkpoint(self, name: str) -> Position | None:
+    def _checkpoint(self, name: str) -> Path:
+        return checkpoint.folder_of(self._config.data, name)
+
+    def _reached(self, name: str) -> Position | None:
         """Where a pipeline continues, by its files."""
-        folder = checkpoint.folder_of(self._config.data, name)
+        folder = self._checkpoint(name)
         try:
             return checkpoint.delivered(folder) or checkpoint.start(folder)
         except (TailraceError, OSError, LookupError, TypeError, ValueError):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from tailrace.watch.facts import UNANSWERED_S
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tailrace.position import Lsn, Position
     from tailrace.watch.facts import (
         Facts,
@@ -69,6 +71,8 @@ class Motion:
         self._capture = _Still()
         self._pipelines: dict[str, _Still] = {}
         self._states: dict[str, _Still] = {}
+        self._written: dict[str, tuple[Position | None, Mapping[int, Position]]] = {}
+        """The position of pipelines, and what was written after it at most."""
         self._failed_at: dict[str, Position | None] = {}
         """Where pipelines were when they failed last."""
         self._processes: dict[str, _Still] = {}
@@ -128,14 +132,26 @@ class Motion:
         self._states.setdefault(name, _Still()).note(state, now=now)
         if state in _FAILING:
             self._failed_at[name] = pipeline.position
+        reached = self._furthest(pipeline)
         still = self._pipelines.setdefault(name, _Still())
         if state in _IDLE or not _is_behind(pipeline, log):
-            still.note(pipeline.position, busy=False, now=now)
+            still.note(reached, busy=False, now=now)
         elif state == "running":
-            still.note(pipeline.position, now=now)
+            still.note(reached, now=now)
         else:
             # It starts, or waits to start again: its state says why it does not move.
             still.pause()
+
+    def _furthest(self, pipeline: PipelineFact) -> object:
+        """How far a pipeline has come. An attempt that writes the same again has not come farther."""
+        position, written = self._written.get(pipeline.name, (None, {}))
+        if position != pipeline.position:
+            written = {}
+        farther = {
+            lane: max(at, written.get(lane, at)) for lane, at in pipeline.written.items()
+        }
+        self._written[pipeline.name] = found = (pipeline.position, {**written, **farther})
+        return found
 
     @property
     def capture_still_s(self) -> float:

@@ -140,6 +140,16 @@ def test_memory_counts_descendants() -> None:
     assert memory.used_bytes([running.pid]) is None
 
 
+def test_what_a_batch_has_written(config: Config) -> None:
+    records = checkpoint.open_batches(checkpoint.folder_of(config.data, "orders"))
+    assert ask(config).pipelines[0].written == {}
+    records.start_query()
+    records.note_written(3, Position(Lsn(7), 2))
+    assert ask(config).pipelines[0].written == {3: Position(Lsn(7), 2)}
+    records.start_query()
+    assert ask(config).pipelines[0].written == {}
+
+
 def test_the_position_before_the_first_batch(config: Config) -> None:
     """GIVEN a process that has not finished a batch THEN the checkpoint says where the pipeline
     is, and before the first one its start."""

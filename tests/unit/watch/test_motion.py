@@ -122,6 +122,22 @@ def test_a_sink_that_hangs_until_its_timeout() -> None:
     ]  # fmt: skip
 
 
+def test_a_batch_that_lasts() -> None:
+    """GIVEN a batch that takes minutes WHEN one of its lanes writes THEN the pipeline moves; an
+    attempt that writes the same again does not move."""
+    motion = Motion()
+
+    def at(now: float, **written: int) -> str:
+        lanes = {int(name[1:]): Position(Lsn(500), end) for name, end in written.items()}
+        facts = replace(pipeline(position=Position(Lsn(1), 0), written=lanes), now=now)
+        return str(results(facts, motion)[Key("progress", "orders")].state)
+
+    assert at(0) == at(59, _0=1) == at(118, _0=1, _1=7) == at(177, _0=2, _1=7) == "healthy"
+    assert at(178) == at(200, _0=1) == at(236, _0=2) == "healthy"
+    assert at(237, _0=2, _1=7) == "error"
+    assert at(238, _0=3) == "healthy"
+
+
 def test_a_pipeline_that_failed_and_has_nothing_to_deliver() -> None:
     """Nothing can show that its sink works, and nothing waits for it."""
     motion = Motion()

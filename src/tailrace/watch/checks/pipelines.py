@@ -91,7 +91,8 @@ def _motion(
     if still_s >= alerts.stalled_s:
         yield error(
             "progress", f"has not moved for {still_s:.0f} s while the log is ahead of it",
-            "Check its sink; if that works, kill the process `pipelines`: it is started again.",
+            "Check its sink. If that works and receives nothing, kill the process `pipelines`: it is "
+            "started again.",
             name,
         )  # fmt: skip
     else:
@@ -104,7 +105,9 @@ def _motion(
     else:
         yield healthy("lag", f"{lag_s:.0f} s behind the log", name)
     if alerts.heartbeat_s and facts.source is not None and facts.source.beats:
-        yield heartbeat(name, _waits_s(facts, files, pipeline), alerts)
+        # A pipeline with a backlog moves, and may be as far behind as that.
+        may_s = max(alerts.lag_s, alerts.stalled_s)
+        yield heartbeat(name, _waits_s(facts, files, pipeline), late_s=may_s, missing_s=may_s)
 
 
 def _waits_s(facts: Facts, files: FileFacts, pipeline: PipelineFact) -> float:

@@ -145,17 +145,18 @@ def _heartbeat(facts: Facts, source: SourceFacts, alerts: Alerts) -> Result:
     log = facts.files.log if facts.files else None
     reached = log.end.lsn if log else 0
     waits_s = next((facts.now - each.at for each in source.beats if each.lsn > reached), 0.0)
-    return heartbeat("log", waits_s, alerts)
+    late_s = max(alerts.heartbeat_s, _LATE_S)
+    return heartbeat("log", waits_s, late_s=late_s, missing_s=alerts.stalled_s)
 
 
-def heartbeat(subject: str, waits_s: float, alerts: Alerts) -> Result:
+def heartbeat(subject: str, waits_s: float, *, late_s: float, missing_s: float) -> Result:
     """Whether heartbeats arrive, by the time that the oldest one is under way."""
-    if waits_s >= alerts.stalled_s:
+    if waits_s >= missing_s:
         return error(
             "heartbeat", f"missing: a heartbeat is under way for {waits_s:.0f} s",
             "See the checks replication and progress.", subject,
         )  # fmt: skip
-    if waits_s >= max(alerts.heartbeat_s, _LATE_S):
+    if waits_s >= late_s:
         return warning(
             "heartbeat", f"late: a heartbeat is under way for {waits_s:.0f} s", "", subject
         )
