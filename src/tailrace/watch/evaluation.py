@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 SOURCE_CHECKS = frozenset(
     {
         *map(Key, ("source", "slot", "publication", "replication", "wal_kept")),
-        Key("progress", "capture"),
-        Key("heartbeat", "log"),
+        *map(Key, ("progress", "heartbeat")),
     }
 )
-"""Those that need an answer of PostgreSQL. Without one, their last results stay."""
+"""Those that need an answer of PostgreSQL. Without one, their last results stay. `progress` and
+`heartbeat` without a subject are those of capture, which a pipeline may be called like."""
 
 
 def evaluate(facts: Facts, motion: Motion, alerts: Alerts) -> dict[Key, Result]:
@@ -54,10 +54,10 @@ def causes(key: Key) -> tuple[Key, ...]:
             return (Key("source"),)
         case ("replication", _):
             return (Key("source"), Key("slot"), *capture)
-        case ("progress", "capture"):
+        case ("progress", ""):
             return (Key("replication"), Key("quorum"), *capture)
-        case ("heartbeat", "log"):
-            return (Key("progress", "capture"), Key("replication"), Key("quorum"), *capture)
+        case ("heartbeat", ""):
+            return (Key("progress"), Key("replication"), Key("quorum"), *capture)
         # Of a pipeline: what capture lacks does not explain why it does not move in the log.
         case ("pipeline", _):
             return pipelines

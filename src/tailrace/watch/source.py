@@ -38,7 +38,7 @@ class SourceWatch:
         clock: Callable[[], float],
     ) -> None:
         self._config = config
-        self._heartbeat_s = heartbeat_s if config.capture.messages else 0.0
+        self._heartbeat_s = heartbeat_s
         self._term = term
         self._clock = clock
         self._probe = Probe(config.source.dsn.get_secret_value(), timeout_s=TIMEOUT_S)

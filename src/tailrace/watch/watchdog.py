@@ -92,8 +92,12 @@ class Watchdog:
         )
         self._reports = Poller("status", self._write_status, TICK_S)
         self._files = Poller("files", FileWatch(config).ask, TICK_S)
+        self._heartbeats = self._alerts.heartbeat_s > 0 and config.capture.messages
         source = SourceWatch(
-            config, heartbeat_s=self._alerts.heartbeat_s, term=self._term, clock=time.monotonic
+            config,
+            heartbeat_s=self._alerts.heartbeat_s if self._heartbeats else 0.0,
+            term=self._term,
+            clock=time.monotonic,
         )
         self._source = Poller("source", source.ask, _SOURCE_EVERY_S)
 
@@ -183,8 +187,10 @@ class Watchdog:
 
     def _gone(self, key: Key) -> bool:
         """Whether what an alert of an earlier run is about is no longer checked."""
+        if key.check == "heartbeat" and not self._heartbeats:
+            return True
         if key in SOURCE_CHECKS:
-            return self._follower or (key.check == "heartbeat" and not self._alerts.heartbeat_s)
+            return self._follower
         if key.subject in self._config.pipelines or self._files.answer is None:
             return False
         return time.monotonic() - self._started_at > _SETTLED_S

@@ -27,6 +27,7 @@ from tests.unit.watch.making import (
     CAPTURE,
     FACTS,
     FILES,
+    PIPELINE,
     SOURCE,
     SPARK,
     files,
@@ -113,7 +114,7 @@ def test_replication(report: Report, expected: str) -> None:
     ],
 )
 def test_heartbeats_through_the_log(beats: tuple[Beat, ...], expected: str) -> None:
-    assert state(source(beats=beats), "heartbeat", "log") == expected
+    assert state(source(beats=beats), "heartbeat") == expected
 
 
 def test_heartbeats_past_a_pipeline() -> None:
@@ -129,8 +130,8 @@ def test_heartbeats_past_a_pipeline() -> None:
 
 
 def test_no_heartbeats_on_request_and_on_a_standby() -> None:
-    assert state(FACTS, "heartbeat", "log", heartbeat_s=0) == ""
-    assert state(source(standby=True), "heartbeat", "log") == "paused"
+    assert state(FACTS, "heartbeat", heartbeat_s=0) == ""
+    assert state(source(standby=True), "heartbeat") == "paused"
 
 
 @pytest.mark.parametrize(
@@ -171,7 +172,41 @@ def test_what_is_being_stopped_is_paused() -> None:
     facts = files(run=stopping, reports={"capture": replace(CAPTURE, age_s=100)})
     assert state(facts, "process", "capture") == "paused"
     assert state(facts, "pipeline", "orders") == "paused"
-    assert state(facts, "hang", "capture") == ""
+    assert state(facts, "hang", "capture") == "paused"
+
+
+def test_capture_that_was_stopped_is_paused() -> None:
+    """GIVEN a stop in order WHEN the source goes on writing THEN nothing about capture is wrong."""
+    stopped = {"capture": replace(CAPTURE, state="stopped", alive=False)}
+    run = Report(pid=1, age_s=100, alive=False, state="stopped", content={"stopped_by": "SIGTERM"})
+    motion = Motion()
+    for more in ({"reports": stopped}, {"run": run}):
+        for now in (0.0, 100.0):
+            ahead = source(wal_end=Lsn(9000), beats=(Beat(lsn=Lsn(2000), at=0.0),))
+            facts = replace(ahead, now=now, files=replace(FILES, **more))
+            found = results(facts, motion)
+        checks = ("replication", "progress", "heartbeat")
+        assert {str(found[Key(check)].state) for check in checks} == {"paused"}
+
+
+def test_a_process_that_hung_and_ended() -> None:
+    """GIVEN an alert about a process that hangs WHEN it is killed and does not come back THEN the
+    alert ends, and explains nothing any more."""
+    ended = files(reports={"capture": replace(CAPTURE, age_s=100, alive=False)})
+    assert state(ended, "hang", "capture") == "paused"
+    assert state(files(run=Report(pid=1, age_s=100, alive=False)), "hang", "run") == "paused"
+
+
+@pytest.mark.parametrize("name", ["capture", "log"])
+def test_pipelines_with_the_name_of_something_else(name: str) -> None:
+    """GIVEN a pipeline that is called like a part of capture THEN both have results."""
+    late = source(beats=(Beat(lsn=Lsn(2000), at=0.0),))
+    facts = replace(late, files=replace(FILES, pipelines=(replace(PIPELINE, name=name),)))
+    found = results(facts)
+    assert found[Key("heartbeat")].state == "error"
+    assert found[Key("heartbeat", name)].state == "healthy"
+    assert Key("progress") in found
+    assert Key("progress", name) in found
 
 
 def test_a_status_file_that_is_not_renewed() -> None:
@@ -179,7 +214,7 @@ def test_a_status_file_that_is_not_renewed() -> None:
     assert state(late, "hang", "capture") == "error"
     assert state(late, "hang", "pipelines") == "healthy"
     dead = files(reports={"capture": replace(CAPTURE, age_s=61, alive=False)})
-    assert state(dead, "hang", "capture") == ""
+    assert state(dead, "hang", "capture") == "paused"
 
 
 def test_a_watchdog_of_its_own_reports_the_end_of_the_run() -> None:
@@ -331,7 +366,7 @@ def test_capture_does_not_explain_a_pipeline() -> None:
     found[Key("quorum")] = error("quorum", "fewer followers")
     assert found[Key("replication")].state == "error"
     assert not explained(stalled, found)
-    late = error("progress", "late", subject="capture")
+    late = error("progress", "late")
     assert explained(late, found)
 
 

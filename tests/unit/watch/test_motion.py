@@ -28,7 +28,7 @@ def test_progress_of_capture() -> None:
 
     def at(now: float, **more: Any) -> str:
         facts = replace(source(**{"wal_end": Lsn(2000), **more}), now=now)
-        return str(results(facts, motion)[Key("progress", "capture")].state)
+        return str(results(facts, motion)[Key("progress")].state)
 
     assert at(0) == at(59) == "healthy"
     assert at(60) == "error"
@@ -44,12 +44,12 @@ def test_time_without_an_answer_does_not_count() -> None:
     ahead = replace(source(wal_end=Lsn(2000)), now=0.0)
     results(ahead, motion)
     away = replace(source(error="away", code="UNREACHABLE", wal_end=None), now=50.0)
-    assert Key("progress", "capture") not in results(away, motion)
+    assert Key("progress") not in results(away, motion)
     silent = replace(ahead, now=300.0, source_age_s=250.0)
-    assert Key("progress", "capture") not in results(silent, motion)
+    assert Key("progress") not in results(silent, motion)
 
     def at(now: float) -> str:
-        return str(results(replace(ahead, now=now), motion)[Key("progress", "capture")].state)
+        return str(results(replace(ahead, now=now), motion)[Key("progress")].state)
 
     assert at(310.0) == at(369.0) == "healthy"
     assert at(370.0) == "error"

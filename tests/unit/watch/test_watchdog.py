@@ -113,6 +113,23 @@ def test_an_alert_about_what_is_no_longer_checked_ends(
     )
 
 
+@pytest.mark.parametrize(
+    "settings", [{"alerts": {"heartbeat_s": 0}}, {"capture": {"messages": False}}]
+)
+def test_an_alert_about_heartbeats_that_are_turned_off_ends(
+    tmp_path: Path, receiver: HttpReceiver, settings: dict[str, Any]
+) -> None:
+    """GIVEN an alert about a heartbeat of a pipeline WHEN there are no heartbeats any more THEN it
+    ends, though the pipeline still exists."""
+    sink = {"type": "nats", "url": "nats://127.0.0.1:1"}
+    config = config_of(tmp_path, receiver, **settings.get("alerts", {}))
+    document = config.model_dump() | {"pipelines": {"orders": {"sink": sink}}}
+    config = Config.model_validate(document | {"capture": settings.get("capture", {})})
+    late = store.alert(replace(ALERT, key=type(ALERT.key)("heartbeat", "orders")))
+    written(store.path_of(tmp_path), [late])
+    run_until(Watchdog(config), lambda: health_document(config)["recovered"])
+
+
 def test_a_damaged_history_is_set_aside(tmp_path: Path, receiver: HttpReceiver) -> None:
     path = store.path_of(tmp_path)
     path.parent.mkdir()

@@ -39,7 +39,7 @@ def process_checks(facts: Facts, motion: Motion, alerts: Alerts) -> Iterator[Res
             found = _process(process, report, stopping=stopping)
             yield _running(process, facts.now, motion) if found.state == "healthy" else found
     for name, report in files.reports.items():
-        yield from _hang(name, report, alerts, stopping=stopping)
+        yield _hang(name, report, alerts, stopping=stopping)
     yield from _unsupervised(files)
 
 
@@ -50,10 +50,8 @@ def is_stopping(files: FileFacts) -> bool:
 
 def _supervisor(facts: Facts, files: FileFacts, alerts: Alerts) -> Iterator[Result]:
     run = files.run
-    if run is not None and run.alive and run.age_s > max(alerts.stalled_s / 2, FRESH_S):
-        yield error("hang", *_silent("the supervisor", run.age_s), "run")
-    elif run is not None and run.alive:
-        yield healthy("hang", "the supervisor reports", "run")
+    if run is not None:
+        yield _hang("run", run, alerts, stopping=False)
     if alerts.supervised:
         return
     if run is not None and run.state == "stopped" and run.content.get("stopped_by"):
@@ -96,21 +94,17 @@ def _running(process: ProcessFact, now: float, motion: Motion) -> Result:
     return healthy("process", "running", name)
 
 
-def _hang(name: str, report: Report, alerts: Alerts, *, stopping: bool) -> Iterator[Result]:
+def _hang(name: str, report: Report, alerts: Alerts, *, stopping: bool) -> Result:
     """A process that exists and does not report is stopped, swapped out or waits for a disk."""
     if not report.alive or report.ended or stopping:
-        return
-    if report.age_s > max(alerts.stalled_s / 2, FRESH_S):
-        yield error("hang", *_silent(name, report.age_s), name)
-    else:
-        yield healthy("hang", "reports", name)
-
-
-def _silent(who: str, age_s: float) -> tuple[str, str]:
-    return (
-        f"{who} runs and has not reported for {age_s:.0f} s",
-        "Kill the process: its supervisor starts it again, and nothing is lost.",
-    )
+        return paused("hang", "does not run", name)
+    if report.age_s <= max(alerts.stalled_s / 2, FRESH_S):
+        return healthy("hang", "reports", name)
+    who = "the supervisor" if name == "run" else name
+    return error(
+        "hang", f"{who} runs and has not reported for {report.age_s:.0f} s",
+        "Kill the process: its supervisor starts it again, and nothing is lost.", name,
+    )  # fmt: skip
 
 
 def _unsupervised(files: FileFacts) -> Iterator[Result]:
