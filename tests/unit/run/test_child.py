@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.errors import GapError, PostgresUnreachableError
+from tailrace.errors import GapError, PostgresUnreachableError, StorageError
 from tailrace.run.child import HEALTHY_S, Child, Spec, State, restart_backoff
 from tests.unit.run.launching import FakeLauncher
 
@@ -56,6 +56,34 @@ def test_a_process_that_ends_restarts_at_once(run: Run) -> None:
     figures = run.child.figures()
     assert (figures.restarts, figures.exit_code) == (1, 1)
     assert figures.pid not in (None, first)
+
+
+def test_a_process_that_cannot_be_started() -> None:
+    """GIVEN a machine without room for another process WHEN a process is due THEN it is started
+    later, and the supervisor continues."""
+    run = Run()
+    run.launcher.failures = 2
+    run.tick()
+    assert (run.child.state, run.child.up) == (State.BACKING_OFF, False)
+    run.tick()
+    assert run.child.state is State.BACKING_OFF
+    run.tick(1.0)
+    assert (run.child.state, run.starts(), run.child.restarts) == (State.RUNNING, 1, 0)
+
+
+def test_exit_codes_that_are_final_for_others_only() -> None:
+    """The watchdog is started again on a disk that failed once: it has to report that."""
+    launcher = FakeLauncher()
+    spec = Spec(name="watch", command=("watch",), final=frozenset({2}))
+    child = Child(spec, launcher)
+    child.tick(0.0)
+    launcher.processes["watch"].code = StorageError.exit_code
+    child.tick(1.0)
+    assert child.state is State.BACKING_OFF
+    child.tick(1.0)
+    launcher.processes["watch"].code = 2
+    child.tick(2.0)
+    assert child.state is State.FAILED
 
 
 def test_delays_double_up_to_30_seconds(run: Run) -> None:

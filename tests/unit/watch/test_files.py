@@ -98,6 +98,15 @@ def test_a_running_system(config: Config) -> None:
     assert facts.memory_limit_bytes
 
 
+def test_status_files_of_before_a_restart_of_the_machine(config: Config) -> None:
+    """GIVEN files whose process ids belong to other processes by now THEN they do not run."""
+    write(config, "run", state="running")
+    os.utime(config.data / "status" / "run.json", (0, 0))
+    run = ask(config).run
+    assert run is not None
+    assert not run.alive
+
+
 def test_without_files_everything_is_unknown(config: Config) -> None:
     facts = ask(config)
     assert (facts.run, facts.log, facts.quorum, facts.leader_connected) == (None,) * 4
