@@ -12,7 +12,7 @@ module keeps, in a folder of the checkpoint, what the offset cannot say:
     settled                  how far a batch had delivered some seconds ago, durably
     owner                    the task that delivers it; a task that finds another one here ends
     close                    a request to close the running batch
-    written-0                the last message that lane 0 has written, for the watchdog only
+    0.written                the last message that lane 0 has written, for the watchdog only
 
 The record of the end is written after the sink has everything durably and before the task succeeds.
 So a batch that Spark replays has a record, and nothing is left to deliver, or it has none, and its
@@ -39,6 +39,7 @@ from tailrace.position import Position
 if TYPE_CHECKING:
     from pathlib import Path
 
+WRITTEN = ".written"
 _SETTLED_BYTES = 256
 _KEPT = 20
 """Records of earlier batches that remain; Spark keeps the offsets of as many batches."""
@@ -157,14 +158,14 @@ class OpenBatches:
     def note_written(self, lane: int, position: Position) -> None:
         """Note what a lane has written to the sink, whether it is durable there or not."""
         with contextlib.suppress(DiskFullError, StorageError):
-            self._replace(f"written-{lane}", str(position))
+            self._replace(f"{lane}{WRITTEN}", str(position))
 
     def written(self) -> dict[int, Position]:
         """What the lanes have noted, of those that had to write for long."""
         found = {}
-        for path in self._folder.glob("written-*"):
+        for path in self._folder.glob(f"*{WRITTEN}"):
             with contextlib.suppress(OSError, ValueError):
-                lane = int(path.name.removeprefix("written-"))
+                lane = int(path.name.removesuffix(WRITTEN))
                 found[lane] = Position.parse(path.read_text())
         return found
 
@@ -204,7 +205,7 @@ class OpenBatches:
     def start_query(self) -> None:
         """Create the folder, and forget a request to close: it was for an earlier query."""
         private.create_folder(self._folder)
-        for path in (self._folder / "close", *self._folder.glob("written-*")):
+        for path in (self._folder / "close", *self._folder.glob(f"*{WRITTEN}")):
             path.unlink(missing_ok=True)
 
     def prune(self, number: int) -> None:

@@ -112,6 +112,8 @@ class FileFacts:
     """What the files say."""
 
     run: Report | None = None
+    loaded_at: str = ""
+    """When `tailrace run` has loaded its settings; empty if it is not known."""
     reports: Mapping[str, Report] = field(default_factory=dict)
     """By process: capture, pipelines, replicate, follow."""
     processes: tuple[ProcessFact, ...] = ()

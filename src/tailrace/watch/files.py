@@ -68,6 +68,7 @@ class FileWatch:
         log, term, log_error = self._read_log()
         return FileFacts(
             run=run,
+            loaded_at=str(_content(self._config.data / "settings" / "running.json").get("at", "")),
             reports=known,
             processes=tuple(_processes(run)),
             pipelines=tuple(self._pipelines(known.get("pipelines"))),
@@ -161,23 +162,31 @@ class FileWatch:
                 )
 
 
-def _report(path: Path) -> Report | None:
-    """A status file; None if it is missing, too large or not a JSON object."""
+def _content(path: Path) -> Mapping[str, Any]:
+    """A JSON object; empty if it is missing, too large or something else."""
     try:
         with path.open("rb") as file:
-            age_s = time.time() - os.fstat(file.fileno()).st_mtime
-            content = json.loads(file.read(_MAX_BYTES))
+            return _mapping(json.loads(file.read(_MAX_BYTES)))
     except (OSError, ValueError):
+        return {}
+
+
+def _report(path: Path) -> Report | None:
+    """A status file; None if it is missing or damaged."""
+    try:
+        written_at = path.stat().st_mtime
+    except OSError:
         return None
-    pid = _mapping(content).get("pid")
+    content = _content(path)
+    pid = content.get("pid")
     if not isinstance(pid, int):
         return None
     state = content.get("state")
     return Report(
         pid=pid,
         # From the future: the clock was set back after it was written.
-        age_s=abs(age_s),
-        alive=alive(pid),
+        age_s=abs(time.time() - written_at),
+        alive=alive(pid, wrote_at=written_at),
         state=state if isinstance(state, str) else "",
         content=content,
     )

@@ -55,8 +55,8 @@ _DISK_S = 1.0
 _STATUS = TypeAdapter(WatchFigures)
 
 
-def run_watch(config: Config, *, follower: bool = False) -> None:
-    """Watch until SIGTERM or SIGINT."""
+def run_watch(config: Config, *, follower: bool = False) -> bool:
+    """Watch until SIGTERM or SIGINT; whether `tailrace run` has loaded other settings meanwhile."""
     stop = threading.Event()
 
     def on_signal(_signum: int, _frame: FrameType | None) -> None:
@@ -65,7 +65,7 @@ def run_watch(config: Config, *, follower: bool = False) -> None:
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, on_signal)
     private.create_folder(config.data / "status")
-    Watchdog(config, follower=follower).run(stop)
+    return Watchdog(config, follower=follower).run(stop)
 
 
 class Watchdog:
@@ -86,6 +86,7 @@ class Watchdog:
         self._alerting = Alerting(self._alerts, firing)
         self._kept = kept
         self._pruned_at = float("-inf")
+        self._loaded_at = ""
         self._figures = WatchFigures()
         self._status = StateFile(
             config.data / "status" / "watch.json", dict[str, Any], durable=False
@@ -115,8 +116,11 @@ class Watchdog:
             structlog.get_logger().error("watch.history_failed", reason=str(error))
         return [], []
 
-    def run(self, stop: threading.Event) -> None:
-        """Watch until `stop` is set; then look once more, and deliver what waits."""
+    def run(self, stop: threading.Event) -> bool:
+        """Watch until `stop` is set; then look once more, and deliver what waits.
+
+        Without a supervisor it also ends when other settings are loaded, and returns True.
+        """
         structlog.get_logger().info("watch.running", channels=sorted(self._alerts.channels))
         self._writer.start()
         self._delivery.start(self._kept)
@@ -124,8 +128,10 @@ class Watchdog:
         self._files.start()
         if not self._follower:
             self._source.start()
-        while not stop.wait(TICK_S):
+        reloaded = False
+        while not reloaded and not stop.wait(TICK_S):
             self.tick()
+            reloaded = not self._alerts.supervised and self._reloaded()
         if not self._follower:
             self._source.stop()
         # The last states of the others: a final one may be why all of it ends.
@@ -136,6 +142,14 @@ class Watchdog:
         self._report("stopped")
         self._reports.stop(_DISK_S, once_more=True)
         structlog.get_logger().info("watch.stopped")
+        return reloaded
+
+    def _reloaded(self) -> bool:
+        files: FileFacts | None = self._files.answer
+        if files is None or not files.loaded_at:
+            return False
+        self._loaded_at = self._loaded_at or files.loaded_at
+        return files.loaded_at != self._loaded_at
 
     def tick(self, state: str = "watching") -> None:
         """Look, judge, tell and note, once."""

@@ -46,4 +46,4 @@ def test_a_closed_batch_notes_what_it_has_written(
             task.write(messages, Position(Lsn(1), 0))
             assert records.written() == {0: Position(Lsn(lsn), 2)}
     assert records.progress() is None
-    assert [path.name for path in tmp_path.iterdir()] == ["written-0"]
+    assert [path.name for path in tmp_path.iterdir()] == ["0.written"]

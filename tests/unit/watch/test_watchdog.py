@@ -6,12 +6,14 @@ import json
 import socket
 import threading
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tailrace.config import Config
 from tailrace.run.health import health_document
+from tailrace.run.loaded import Loaded, loaded_file
 from tailrace.state_file import StateFile
 from tailrace.testing.receiver import HttpReceiver
 from tailrace.watch import evaluation, store
@@ -128,6 +130,32 @@ def test_an_alert_about_heartbeats_that_are_turned_off_ends(
     late = store.alert(replace(ALERT, key=type(ALERT.key)("heartbeat", "orders")))
     written(store.path_of(tmp_path), [late])
     run_until(Watchdog(config), lambda: health_document(config)["recovered"])
+
+
+@pytest.mark.parametrize("supervised", [True, False])
+def test_settings_that_are_loaded_meanwhile(
+    tmp_path: Path, receiver: HttpReceiver, supervised: bool
+) -> None:
+    """GIVEN a watchdog as a service of its own WHEN `tailrace run` loads other settings THEN it
+    ends, to read them. A supervised one is restarted by its supervisor."""
+    config = config_of(tmp_path, receiver, supervised=supervised)
+    file = loaded_file(tmp_path)
+    loaded = Loaded(file="x", at=datetime.now(UTC), settings={})
+    file.write(loaded)
+    watchdog, stop = Watchdog(config), threading.Event()
+    ended: list[bool] = []
+    thread = threading.Thread(target=lambda: ended.append(watchdog.run(stop)))
+    thread.start()
+    try:
+        wait_for(lambda: ("firing", "source") in kinds(receiver))
+        assert thread.is_alive()
+        file.write(replace(loaded, at=loaded.at + timedelta(seconds=1)))
+        if not supervised:
+            wait_for(lambda: not thread.is_alive())
+    finally:
+        stop.set()
+        thread.join()
+    assert ended == [not supervised]
 
 
 def test_a_damaged_history_is_set_aside(tmp_path: Path, receiver: HttpReceiver) -> None:
