@@ -23,7 +23,7 @@ from tailrace.config import load
 from tailrace.config.document import at, leaves, replaced
 from tailrace.errors import ConfigError
 from tailrace.run.loaded import Digests, digest_of, is_secret, loaded_file, shown
-from tailrace.run.processes import FIXED, Roster, reads
+from tailrace.run.processes import FIXED, RUN_READS, Roster, reads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -207,7 +207,7 @@ class _Effects:
             return Effect.RUN, reason
         if reason := self._unread(path, old):
             return Effect.NOTHING, reason
-        restarts = old.pipelines and path[0] in ("pipelines", "spark")
+        restarts = old.pipelines and reads("pipelines", path)
         return (Effect.PIPELINE if restarts else Effect.RELOAD), ""
 
     def _restart(self, path: KeyPath, old: Roster) -> str:
@@ -216,6 +216,8 @@ class _Effects:
             return "all state of the running system is in that folder"
         if reason := _other_process(path, old, Roster.of(self.after)):
             return reason
+        if path in RUN_READS and old.replicated:
+            return "`tailrace run` reads it when it starts"
         fixed = [name for name in old.names if name in FIXED and reads(name, path)]
         return f"the process {fixed[0]} reads it when it starts" if fixed else ""
 

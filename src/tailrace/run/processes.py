@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 FIXED = frozenset({"capture"})
 """Processes that a reload does not restart: PostgreSQL would wait for an acknowledgement."""
+RUN_READS = frozenset({("replication", "takeover")})
+"""Keys that the supervisor itself reads when it starts."""
 _READS: dict[str, tuple[KeyPath, ...]] = {
     "capture": (
         *(("source",), ("log",), ("capture",), ("data",)),
