@@ -157,7 +157,8 @@ class Watchdog:
         facts = self._facts(now)
         found = evaluate(facts, self._motion, self._alerts)
         self._note(found, now)
-        for notice in self._alerting.update(self._results, now, gone=self._gone):
+        notices = self._alerting.update(self._results, facts.now, time=now, gone=self._gone)
+        for notice in notices:
             self._send(notice, now)
         if now - self._pruned_at > _PRUNE_EVERY_S:
             self._pruned_at = now

@@ -102,7 +102,7 @@ def sent(moments: Iterator[tuple[float, Facts]]) -> list[tuple[str, str, str]]:
         for _ in range(int(for_s)):
             now += 1
             found |= results(replace(facts, now=now), motion)
-            notices += alerting.update(found, now, gone=lambda _: False)
+            notices += alerting.update(found, now, time=now, gone=lambda _: False)
     return [(each.kind, str(each.alert.key), each.alert.severity) for each in notices]
 
 
