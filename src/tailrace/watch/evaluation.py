@@ -31,7 +31,7 @@ SOURCE_CHECKS = frozenset(
 
 def evaluate(facts: Facts, motion: Motion, alerts: Alerts) -> dict[Key, Result]:
     """The results of all checks that can be said something about now."""
-    results = list(machine_checks(facts, alerts))
+    results = list(machine_checks(facts, motion, alerts))
     if facts.files_age_s > UNREAD_S:
         # What was read before the disk hung says nothing about now.
         facts = replace(facts, files=None)

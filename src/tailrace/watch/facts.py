@@ -130,6 +130,7 @@ class FileFacts:
     log_bytes: int | None = None
     disks: tuple[DiskFact, ...] = ()
     memory_bytes: int | None = None
+    """The least within half a minute."""
     memory_limit_bytes: int | None = None
     certificates: tuple[CertificateFact, ...] = ()
 

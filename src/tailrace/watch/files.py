@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import time
+from collections import deque
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 PROCESSES = ("capture", "pipelines", "replicate", "follow")
 """The processes that write a status file."""
 _SIZES_EVERY_S, _CERTIFICATES_EVERY_S = 10.0, 600.0
+_MEMORY_SAMPLES = 3
+"""The least of these counts: between two collections of garbage, a JVM may take all that it may."""
 _PG_EPOCH_S = 946_684_800
 """2000-01-01 in seconds since 1970: PostgreSQL counts microseconds from there."""
 _MAX_BYTES = 8 << 20
@@ -56,6 +59,7 @@ class FileWatch:
         self._clock = clock
         self._status = config.data / "status"
         self._log = LocalStore(config.log.path)
+        self._memory: deque[int] = deque(maxlen=_MEMORY_SAMPLES)
         self._slow: dict[str, Any] = {}
         self._slow_at = self._certificates_at = float("-inf")
 
@@ -87,8 +91,11 @@ class FileWatch:
         if now - self._slow_at >= _SIZES_EVERY_S:
             self._slow_at = now
             pids = [each.pid for each in (run, *reports.values()) if each and each.alive]
+            used = memory.used_bytes([*pids, os.getpid()])
+            if used is not None:
+                self._memory.append(used)
             self._slow |= {
-                "memory_bytes": memory.used_bytes([*pids, os.getpid()]),
+                "memory_bytes": min(self._memory, default=None),
                 "memory_limit_bytes": memory.limit_bytes(),
                 "log_bytes": _size(self._config.log.path),
                 "parked": {name: self._parked(name) for name in self._config.pipelines},

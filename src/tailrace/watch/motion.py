@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 PAGE_HEADER_BYTES = 40
 """The insert position of an idle server may be behind the header of a page without a record."""
 _SAMPLES = 600
+_RELEASE = 0.95
+"""A limit that was exceeded is exceeded until the value is that much lower: a value around a limit
+would send an alert and a recovery in turn."""
 _FAILING = frozenset({"retrying", "failed"})
 _IDLE = frozenset({"paused", "stopped", "failed"})
 """States of pipelines that deliver nothing until an operator continues them."""
@@ -77,9 +80,21 @@ class Motion:
         """Where pipelines were when they failed last."""
         self._processes: dict[str, _Still] = {}
         self._crashes: dict[str, _Crashes] = {}
+        self._exceeded: set[tuple[str, str, str]] = set()
         self._ends: deque[tuple[float, Position]] = deque()
         """When the log was first seen to end at a position, in order."""
         self._ends_every_s = 1.0
+
+    def exceeds(
+        self, check: str, value: float, limit: float, *, severity: str = "error", subject: str = ""
+    ) -> bool:
+        """Whether a value has reached a limit, and is not well below it again."""
+        place = (check, subject, severity)
+        if value >= limit * (_RELEASE if place in self._exceeded else 1.0):
+            self._exceeded.add(place)
+        else:
+            self._exceeded.discard(place)
+        return place in self._exceeded
 
     def note(self, facts: Facts) -> None:
         """Remember this moment."""

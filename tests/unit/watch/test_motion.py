@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tailrace.config import Config
 from tailrace.position import Lsn, Position
+from tailrace.watch import memory
 from tailrace.watch.alerting import Alerting
-from tailrace.watch.facts import ProcessFact
+from tailrace.watch.facts import DiskFact, ProcessFact
+from tailrace.watch.files import FileWatch
 from tailrace.watch.motion import Motion
 from tailrace.watch.result import Key
 from tests.unit.watch.making import ALERTS, FILES, LOG, files, pipeline, results, source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tailrace.watch.facts import Facts
     from tailrace.watch.result import Result
@@ -183,6 +188,32 @@ def test_a_process_that_was_restarted_has_to_prove_itself() -> None:
     assert at(0) == at(59) == "initializing"
     assert at(60) == "healthy"
     assert at(61, pid=6, restarts=2) == "initializing"
+
+
+def test_a_value_around_a_limit() -> None:
+    """GIVEN a disk with as much space as is needed, more or less WHEN retention and writers take
+    turns THEN there is one alert, until clearly more is free."""
+    motion = Motion()
+
+    def at(free: int) -> str:
+        disk = DiskFact(folder="log", free_bytes=free, total_bytes=1000)
+        return str(results(files(disks=(disk,)), motion)[Key("disk", "log")].state)
+
+    assert at(101) == "healthy"
+    assert at(99) == at(101) == at(140) == "warning"
+    assert at(49) == at(51) == "error"
+    assert at(98) == "warning"
+    assert at(150) == at(101) == "healthy"
+
+
+def test_the_least_memory_of_half_a_minute_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used, now = iter([900, 500, 900, 900, 900]), itertools.count(0, 10)
+    monkeypatch.setattr(memory, "used_bytes", lambda _: next(used))
+    config = Config.model_validate({"data": tmp_path, "log": {"path": tmp_path / "log"}})
+    watch = FileWatch(config, clock=lambda: float(next(now)))
+    assert [watch.ask().memory_bytes for _ in range(5)] == [900, 500, 500, 500, 900]
 
 
 def test_a_pipeline_that_does_not_run_does_not_stall() -> None:

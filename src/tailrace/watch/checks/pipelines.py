@@ -28,7 +28,7 @@ def pipeline_checks(facts: Facts, motion: Motion, alerts: Alerts) -> Iterator[Re
     for pipeline in files.pipelines:
         state = _state(facts, files, pipeline, motion)
         yield state
-        yield _parked(pipeline, alerts)
+        yield _parked(pipeline, motion, alerts)
         if state.state == "paused":
             for check in ("progress", "lag", *(("heartbeat",) if alerts.heartbeat_s else ())):
                 yield paused(check, state.summary, pipeline.name)
@@ -72,11 +72,11 @@ def _running_state(files: FileFacts, pipeline: PipelineFact, motion: Motion) -> 
     return healthy("pipeline", "running", name)
 
 
-def _parked(pipeline: PipelineFact, alerts: Alerts) -> Result:
+def _parked(pipeline: PipelineFact, motion: Motion, alerts: Alerts) -> Result:
     name, parked = pipeline.name, pipeline.parked
     if parked is None:
         return initializing("parked", "not counted yet", name)
-    if parked >= alerts.parked:
+    if motion.exceeds("parked", parked, alerts.parked, severity="warning", subject=name):
         return warning(
             "parked", f"{parked} messages are parked", f"Run: tailrace parked ls {name}", name
         )

@@ -43,7 +43,7 @@ def source_checks(facts: Facts, motion: Motion, alerts: Alerts) -> Iterator[Resu
     yield _slot(source)
     yield _publication(source)
     if source.slot_exists:
-        yield from _wal_kept(source, alerts)
+        yield from _wal_kept(source, motion, alerts)
     files = facts.files
     if files is None:
         return
@@ -111,20 +111,20 @@ def _replication(report: Report | None, source: SourceFacts) -> Result:
     return healthy("replication", "capture streams")
 
 
-def _wal_kept(source: SourceFacts, alerts: Alerts) -> Iterator[Result]:
+def _wal_kept(source: SourceFacts, motion: Motion, alerts: Alerts) -> Iterator[Result]:
     kept = source.kept_wal_bytes
     if kept is None:
         return
     found = f"PostgreSQL keeps {_mib(kept)} of WAL for the slot"
     hint = "Find out why capture does not acknowledge: the checks progress and quorum say more."
     safe = source.safe_wal_bytes
-    if kept >= alerts.wal_bytes:
+    if motion.exceeds("wal_kept", kept, alerts.wal_bytes):
         yield error("wal_kept", f"{found}, the limit is {_mib(alerts.wal_bytes)}", hint)
     elif safe is not None and safe < kept:
         yield error(
             "wal_kept", f"{found}, and loses the slot after {_mib(max(safe, 0))} more", hint
         )
-    elif kept >= alerts.wal_bytes / 2:
+    elif motion.exceeds("wal_kept", kept, alerts.wal_bytes / 2, severity="warning"):
         yield warning("wal_kept", f"{found}, the limit is {_mib(alerts.wal_bytes)}", hint)
     else:
         yield healthy("wal_kept", found)
