@@ -75,7 +75,7 @@ class Delivery:
         self._note_written()
 
     def _note_written(self) -> None:
-        """Note how far this task has come: its batch may last, and moves the position when it ends."""
+        """Note how far this task has come: its batch moves the position only when it ends."""
         now = time.monotonic()
         if self._target.records is not None and now - self._noted_s >= _NOTE_WRITTEN_S:
             self._noted_s = now

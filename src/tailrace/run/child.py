@@ -171,7 +171,8 @@ class Child:
     def reload(self, now: float) -> None:
         """Restart the process, so that it reads the settings again. Revives a failed one."""
         if self._running is not None:
-            self._reload_deadline = now + self.spec.stop_s
+            # A reload that is under way keeps its limit.
+            self._reload_deadline = self._reload_deadline or now + self.spec.stop_s
             self._running.terminate()
         elif self.state in {State.FAILED, State.BACKING_OFF}:
             self.state, self._start_at = State.WAITING, now

@@ -4,10 +4,11 @@
                                         │  ▲
                                         └──┘ repeat_s passed, or worse for for_s
 
-An alert keeps its severity when its check becomes less severe; what is repeated says the present one.
-A check that is initializing, or that another bad check explains, changes nothing: an alert that
-fires stays, and none begins. When the other check is no longer bad, `for_s` begins anew. An alert that fires for a check that no longer exists (a pipeline that
-was removed) ends as one that has recovered.
+An alert keeps its severity when its check becomes less severe; what is repeated says the present
+one. A check that is initializing, or that another bad check explains, changes nothing: an alert
+that fires stays, and none begins. When the other check is no longer bad, `for_s` begins anew. An
+alert that fires for a check that no longer exists (a pipeline that was removed) ends as one that
+has recovered.
 """
 
 from __future__ import annotations
@@ -176,9 +177,7 @@ class Alerting:
         sent = [name for name in alert.repeated_at if name in self._alerts.channels]
         return Notice(kind="resolved", alert=alert, channels=tuple(sent))
 
-    def _send(
-        self, kind: Kind, alert: Alert, channels: tuple[str, ...] | None = None
-    ) -> Notice:
+    def _send(self, kind: Kind, alert: Alert, channels: tuple[str, ...] | None = None) -> Notice:
         names = self._channels(alert.severity) if channels is None else channels
         sent = dict.fromkeys(names, self._time)
         alert = replace(alert, repeated_at={**alert.repeated_at, **sent})

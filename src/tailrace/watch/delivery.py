@@ -1,9 +1,9 @@
 """Sends messages, each channel in a thread of its own, until they are accepted.
 
 A receiver that is away or hangs delays its own channel only. A message that was not accepted is
-sent again with a growing delay, after those of other alerts: it may be refused for ever. Messages of
-one alert keep their order. The id of a message stays the same, so that a receiver can recognise one
-that it has accepted without saying so. After three days a message is dropped.
+sent again with a growing delay, after those of other alerts: it may be refused for ever. Messages
+of one alert keep their order. The id of a message stays the same, so that a receiver can recognise
+one that it has accepted without saying so. After three days a message is dropped.
 """
 
 from __future__ import annotations

@@ -47,28 +47,28 @@ def causes(key: Key) -> tuple[Key, ...]:
     capture = (Key("process", "capture"), Key("hang", "capture"))
     pipelines = (Key("process", "pipelines"), Key("hang", "pipelines"))
     name = key.subject
+    found: tuple[Key, ...] = ()
     match key.check, name:
         case ("hang", _):
-            return (Key("files"),)
+            found = (Key("files"),)
         case ("process", "capture"):
-            return (Key("source"),)
+            found = (Key("source"),)
         case ("replication", _):
-            return (Key("source"), Key("slot"), *capture)
+            found = (Key("source"), Key("slot"), *capture)
         case ("progress", ""):
-            return (Key("replication"), Key("quorum"), *capture)
+            found = (Key("replication"), Key("quorum"), *capture)
         case ("heartbeat", ""):
-            return (Key("progress"), Key("replication"), Key("quorum"), *capture)
+            found = (Key("progress"), Key("replication"), Key("quorum"), *capture)
         # Of a pipeline: what capture lacks does not explain why it does not move in the log.
         case ("pipeline", _):
-            return pipelines
+            found = pipelines
         case ("progress", _):
-            return (Key("pipeline", name), *pipelines)
+            found = (Key("pipeline", name), *pipelines)
         case ("lag", _):
-            return (Key("progress", name), Key("pipeline", name), *pipelines)
+            found = (Key("progress", name), Key("pipeline", name), *pipelines)
         case ("heartbeat", _):
-            return (Key("lag", name), Key("progress", name), Key("pipeline", name), *pipelines)
-        case _:
-            return ()
+            found = (Key("lag", name), Key("progress", name), Key("pipeline", name), *pipelines)
+    return found
 
 
 def explained(result: Result, results: Mapping[Key, Result]) -> bool:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 UNANSWERED_S = 15.0
-"""An answer of PostgreSQL that is older says nothing about now. The watchdog asks every two seconds,
-and gives up after five."""
+"""An answer of PostgreSQL that is older says nothing about now. The watchdog asks every two
+seconds, and gives up after five."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import json
 import os
 import time
 from collections import deque
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.config import Config
+    from tailrace.watch.facts import CertificateFact
 
 PROCESSES = ("capture", "pipelines", "replicate", "follow")
 """The processes that write a status file."""
@@ -51,6 +53,16 @@ _PG_EPOCH_S = 946_684_800
 _MAX_BYTES = 8 << 20
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    """What takes long to read."""
+
+    memory_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    log_bytes: int | None = None
+    parked: Mapping[str, int | None] = field(default_factory=dict)
+
+
 class FileWatch:
     """The files of a config. Sizes and certificates are read less often than states."""
 
@@ -60,8 +72,9 @@ class FileWatch:
         self._status = config.data / "status"
         self._log = LocalStore(config.log.path)
         self._memory: deque[int] = deque(maxlen=_MEMORY_SAMPLES)
-        self._slow: dict[str, Any] = {}
-        self._slow_at = self._certificates_at = float("-inf")
+        self._sizes = _Sizes()
+        self._certificates: tuple[CertificateFact, ...] = ()
+        self._sizes_at = self._certificates_at = float("-inf")
 
     def ask(self) -> FileFacts:
         """Read once."""
@@ -83,26 +96,29 @@ class FileWatch:
             term=term,
             log_error=log_error,
             disks=tuple(self._disks()),
-            **{name: value for name, value in self._slow.items() if name != "parked"},
+            log_bytes=self._sizes.log_bytes,
+            memory_bytes=self._sizes.memory_bytes,
+            memory_limit_bytes=self._sizes.memory_limit_bytes,
+            certificates=self._certificates,
         )
 
     def _ask_slowly(self, run: Report | None, reports: Mapping[str, Report]) -> None:
         now = self._clock()
-        if now - self._slow_at >= _SIZES_EVERY_S:
-            self._slow_at = now
+        if now - self._sizes_at >= _SIZES_EVERY_S:
+            self._sizes_at = now
             pids = [each.pid for each in (run, *reports.values()) if each and each.alive]
             used = memory.used_bytes([*pids, os.getpid()])
             if used is not None:
                 self._memory.append(used)
-            self._slow |= {
-                "memory_bytes": min(self._memory, default=None),
-                "memory_limit_bytes": memory.limit_bytes(),
-                "log_bytes": _size(self._config.log.path),
-                "parked": {name: self._parked(name) for name in self._config.pipelines},
-            }
+            self._sizes = _Sizes(
+                memory_bytes=min(self._memory, default=None),
+                memory_limit_bytes=memory.limit_bytes(),
+                log_bytes=_size(self._config.log.path),
+                parked={name: self._parked(name) for name in self._config.pipelines},
+            )
         if now - self._certificates_at >= _CERTIFICATES_EVERY_S:
             self._certificates_at = now
-            self._slow["certificates"] = certificates(self._config)
+            self._certificates = certificates(self._config)
 
     def _read_log(self) -> tuple[LogFact | None, int | None, str]:
         """The end of the log, its term, and why they cannot be read."""
@@ -136,7 +152,7 @@ class FileWatch:
                     str(_mapping(each).get("destination", ""))
                     for each in (refused if isinstance(refused, list) else ())
                 ),
-                parked=self._slow.get("parked", {}).get(name),
+                parked=self._sizes.parked.get(name),
             )
 
     def _checkpoint(self, name: str) -> Path:

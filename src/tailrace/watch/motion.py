@@ -158,13 +158,11 @@ class Motion:
             still.pause()
 
     def _furthest(self, pipeline: PipelineFact) -> object:
-        """How far a pipeline has come. An attempt that writes the same again has not come farther."""
+        """How far a pipeline has come. To write the same again after a retry is not farther."""
         position, written = self._written.get(pipeline.name, (None, {}))
         if position != pipeline.position:
             written = {}
-        farther = {
-            lane: max(at, written.get(lane, at)) for lane, at in pipeline.written.items()
-        }
+        farther = {lane: max(at, written.get(lane, at)) for lane, at in pipeline.written.items()}
         self._written[pipeline.name] = found = (pipeline.position, {**written, **farther})
         return found
 

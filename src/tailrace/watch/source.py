@@ -53,6 +53,9 @@ class SourceWatch:
         try:
             slot = slot_name(source.slot, term)
             seen = self._probe.observe(base=source.slot, slot=slot, publication=source.publication)
+            # Beats after the end of the WAL were lost with it, by a restore.
+            kept = [each for each in self._beats if each.lsn <= seen.wal_end]
+            self._beats = deque(kept, maxlen=_MAX_BEATS)
             if not seen.standby:
                 self._beat()
         except TailraceError as failure:

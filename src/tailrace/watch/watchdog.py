@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import threading
 import time
 import uuid
@@ -22,6 +21,7 @@ from tailrace import private
 from tailrace.config import Alerts
 from tailrace.errors import CorruptError, TailraceError
 from tailrace.observe.health import AlertFigures, ChannelFigures, CheckFigures, WatchFigures
+from tailrace.replica.greeting import node_name
 from tailrace.state_file import StateFile
 from tailrace.watch import store
 from tailrace.watch.alerting import Alerting
@@ -75,7 +75,7 @@ class Watchdog:
         self._config = config
         self._alerts = config.alerts or Alerts()
         self._follower = follower
-        self._host = config.replication.node or socket.gethostname()
+        self._host = node_name(config.replication)
         self._started_at = time.monotonic()
         self._motion = Motion()
         self._results: dict[Key, Result] = {}

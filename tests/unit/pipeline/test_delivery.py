@@ -10,6 +10,7 @@ from tailrace.open_batch import OpenBatches
 from tailrace.pipeline import delivery, opening
 from tailrace.pipeline.delivery import Delivery
 from tailrace.pipeline.opening import Target
+from tailrace.pipeline.receipts import Tally
 from tailrace.position import Lsn, Position
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def test_a_closed_batch_notes_what_it_has_written(
     monkeypatch.setattr(opening, "get", lambda *_: None)
     monkeypatch.setattr(opening, "guard", lambda *_: _Guard())
     monkeypatch.setattr(delivery, "_NOTE_WRITTEN_S", 0.0)
-    monkeypatch.setattr(delivery.Tally, "take", lambda *_: None)
+    monkeypatch.setattr(Tally, "take", lambda *_: None)
     target = Target(name="orders", run="1", sink=given, began=given, records=tmp_path)
     records = OpenBatches(tmp_path)
     with Delivery(target) as task:

@@ -66,7 +66,7 @@ def test_a_process_that_cannot_be_started() -> None:
     run.tick()
     assert (run.child.state, run.child.up) == (State.BACKING_OFF, False)
     run.tick()
-    assert run.child.state is State.BACKING_OFF
+    assert not run.child.up
     run.tick(1.0)
     assert (run.child.state, run.starts(), run.child.restarts) == (State.RUNNING, 1, 0)
 
@@ -79,11 +79,22 @@ def test_exit_codes_that_are_final_for_others_only() -> None:
     child.tick(0.0)
     launcher.processes["watch"].code = StorageError.exit_code
     child.tick(1.0)
-    assert child.state is State.BACKING_OFF
+    assert child.figures().state == "backing-off"
     child.tick(1.0)
     launcher.processes["watch"].code = 2
     child.tick(2.0)
-    assert child.state is State.FAILED
+    assert child.figures().state == "failed"
+
+
+def test_reloads_do_not_extend_the_limit_of_a_stop() -> None:
+    """GIVEN a process that ignores SIGTERM WHEN the settings are reloaded every few seconds THEN it
+    is killed after its limit."""
+    run = Run(stubborn=True)
+    run.tick()
+    for _ in range(4):
+        run.child.reload(run.now)
+        run.tick(3.0)
+    assert "kill capture" in run.launcher.journal
 
 
 def test_delays_double_up_to_30_seconds(run: Run) -> None:

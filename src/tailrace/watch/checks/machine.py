@@ -53,7 +53,7 @@ def _log(files: FileFacts, motion: Motion, alerts: Alerts) -> Iterator[Result]:
     if size is None:
         return
     found = f"the log takes {_gib(size)}, the limit is {_gib(alerts.log_bytes)}"
-    hint = "Run: tailrace log pins. A reader that is away keeps the log."
+    hint = "Run: tailrace log pins. A reader that is disconnected keeps the log."
     if motion.exceeds("log_size", size, alerts.log_bytes):
         yield error("log_size", found, hint)
     elif motion.exceeds("log_size", size, alerts.log_bytes * _NEARLY, severity="warning"):

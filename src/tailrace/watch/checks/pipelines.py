@@ -26,7 +26,7 @@ def pipeline_checks(facts: Facts, motion: Motion, alerts: Alerts) -> Iterator[Re
     if files is None:
         return
     for pipeline in files.pipelines:
-        state = _state(facts, files, pipeline, motion)
+        state = _state(files, pipeline, motion)
         yield state
         yield _parked(pipeline, motion, alerts)
         if state.state == "paused":
@@ -36,7 +36,7 @@ def pipeline_checks(facts: Facts, motion: Motion, alerts: Alerts) -> Iterator[Re
             yield from _motion(facts, files, pipeline, motion, alerts)
 
 
-def _state(facts: Facts, files: FileFacts, pipeline: PipelineFact, motion: Motion) -> Result:
+def _state(files: FileFacts, pipeline: PipelineFact, motion: Motion) -> Result:
     name, state, code = pipeline.name, pipeline.state, pipeline.code
     report = files.reports.get("pipelines")
     if code and final(code) and state != "running":
@@ -91,8 +91,8 @@ def _motion(
     if still_s >= alerts.stalled_s:
         yield error(
             "progress", f"has not moved for {still_s:.0f} s while the log is ahead of it",
-            "Check its sink. If that works and receives nothing, kill the process `pipelines`: it is "
-            "started again.",
+            "Check its sink. If that works and receives nothing, kill the process `pipelines`: it "
+            "is started again.",
             name,
         )  # fmt: skip
     else:
