@@ -8,6 +8,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from tailrace.log.changes import read_changes
 from tailrace.log.reader import Log
@@ -194,6 +195,40 @@ def test_a_watchdog_of_its_own(tmp_path: Path, database: Database, receiver: Htt
         "process",
         "process",
     ]
+
+
+def test_a_watchdog_of_its_own_reads_what_is_applied(
+    tmp_path: Path, database: Database, receiver: HttpReceiver
+) -> None:
+    """GIVEN a watchdog as a service of its own WHEN a channel is added and applied THEN it has that
+    channel, and sends the next alert there."""
+    settings = alerts(receiver, supervised=False)
+    watched = Watched(tmp_path, database, settings)
+    watched.prepare()
+    with (
+        HttpReceiver() as added,
+        Service("watch", "-c", watched.file, folder=tmp_path, file="watch.log") as watchdog,
+    ):
+        try:
+            watched.start()
+            watchdog.start()
+            watched.wait_until(watched.well, "heartbeats to come back")
+            values = yaml.safe_load(watched.file.read_text())
+            values["alerts"]["channels"]["added"] = {"webhook": {"url": added.url}}
+            watched.file.write_text(yaml.safe_dump(values))
+            applied = call("apply", "-c", watched.file, "--yes")
+            assert applied.returncode == 0, applied.stderr
+
+            def known() -> bool:
+                channels = (watched.get("/health/checks") or {}).get("channels", [])
+                return "added" in [each["name"] for each in channels]
+
+            wait_for(known, "the watchdog to have the channel")
+            watched.kill()
+            wait_for_message(added, "firing", check="process", subject="run")
+            assert watchdog.stop() == 0
+        finally:
+            watched.kill()
 
 
 def test_a_heartbeat_arrives_before_the_next(
