@@ -8,12 +8,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import psutil
-import pyarrow as pa
 
+from benchmarks import messages
 from benchmarks.report import Report
-from tailrace.message import HEADERS, MESSAGES
 from tailrace.parking.listing import Listing
 from tailrace.parking.message import Fate, Reason, with_fate
 from tailrace.parking.order import Orders
@@ -26,6 +24,8 @@ from tailrace.sinks.contract import Receipt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import pyarrow as pa
 
     from tailrace.sinks.outcome import Outcome
 
@@ -54,24 +54,18 @@ def run(quick: bool) -> Report:
 
 
 def _park(folder: Path, start: int) -> None:
-    numbers = range(start, start + _PART)
-    rows = pa.RecordBatch.from_arrays(
-        [
-            pa.array([b"/orders/%d" % (number % 10) for number in numbers], pa.binary()),
-            pa.array([b"%016x-0" % number for number in numbers], pa.binary()),
-            pa.array([b"%d" % (number % _KEYS) for number in numbers], pa.binary()),
-            pa.array([b'{"id": %d, "text": "%s"}' % (number, b"x" * 176) for number in numbers]),
-            pa.array(np.arange(start, start + _PART, dtype=np.uint64) + np.uint64(1)),
-            pa.array(np.zeros(_PART, np.uint64)),
-            pa.array(np.zeros(_PART, np.int64)),
-            pa.array(np.ones(_PART, np.uint64)),
-            pa.nulls(_PART, pa.binary()),
-            pa.nulls(_PART, HEADERS),
-        ],
-        schema=MESSAGES,
-    )
     reason = Reason(code="HTTP_422", reason="the receiver answers 422", attempts=1)
-    Parts(folder / "parts").write(with_fate(rows, Fate.PARKED, [reason], at_us=0), history=_HISTORY)
+    rows = with_fate(_messages(start, _PART), Fate.PARKED, [reason], at_us=0)
+    Parts(folder / "parts").write(rows, history=_HISTORY)
+
+
+def _messages(start: int, count: int) -> pa.RecordBatch:
+    return messages.numbered(
+        range(start, start + count),
+        destination=lambda number: b"/orders/%d" % (number % 10),
+        payload=messages.text,
+        keys=_KEYS,
+    )
 
 
 def _list(report: Report, folder: Path, count: int) -> None:
