@@ -32,30 +32,31 @@ if TYPE_CHECKING:
 _PART = 50_000
 _KEYS = 100_000
 _HISTORY = "h"
+_REFUSED = Reason(code="HTTP_422", reason="the receiver answers 422", attempts=1)
 
 
 def run(quick: bool) -> Report:
-    """`parked_page_ms` and `parked_rss_mb`."""
+    """`parked_page_ms`, `parked_plan_ms` and `parked_rss_mb`."""
     count = 100_000 if quick else 1_000_000
     report = Report(f"parking: {count:,} parked messages of 200 bytes, {_KEYS:,} keys")
     with tempfile.TemporaryDirectory(prefix="trpark-") as temporary:
         folder = Path(temporary)
         run_name = Parking(folder, history=_HISTORY).start_query(ORIGIN)
         for start in range(0, count, _PART):
-            _park(folder, start)
+            _park(folder, start, _PART, Fate.PARKED, _REFUSED)
         end = Position(Lsn(count + 1))
         planner = Parking(folder, history=_HISTORY)
         began = time.perf_counter()
         planner.plan(end, page=0, released=0)
         report.add("import", f"{count / (time.perf_counter() - began):,.0f}/s")
         _list(report, folder, count)
+        end = _plan(report, folder, planner, end)
         _retry(report, folder, planner, TaskParking(folder, history=_HISTORY, run=run_name), end)
     return report
 
 
-def _park(folder: Path, start: int) -> None:
-    reason = Reason(code="HTTP_422", reason="the receiver answers 422", attempts=1)
-    rows = with_fate(_messages(start, _PART), Fate.PARKED, [reason], at_us=0)
+def _park(folder: Path, start: int, count: int, fate: Fate, reason: Reason) -> None:
+    rows = with_fate(_messages(start, count), fate, [reason], at_us=0)
     Parts(folder / "parts").write(rows, history=_HISTORY)
 
 
@@ -75,6 +76,7 @@ def _list(report: Report, folder: Path, count: int) -> None:
         "middle": (Selection(), count // 2),
         "by code": (Selection(code="HTTP_422"), count // 2),
         "by destination": (Selection(destination="/orders/7"), count // 2),
+        "by wildcard": (Selection(destination="/orders*"), count // 2),
         "by key": (Selection(key="77"), 0),
         "by id": (Selection(ids=(f"{count - 1:016x}-0",)), 0),
     }
@@ -82,6 +84,20 @@ def _list(report: Report, folder: Path, count: int) -> None:
         took = {name: _page_ms(listing, *page) for name, page in pages.items()}
     slowest = max(took, key=took.__getitem__)
     report.figure("parked_page_ms", took[slowest], f"the slowest of {len(took)}: {slowest}")
+
+
+def _plan(report: Report, folder: Path, planner: Parking, end: Position) -> Position:
+    """Planning after a batch that held back one more message of a blocked key."""
+    times = []
+    for _ in range(5):
+        _park(folder, int(end.lsn) - 1, 1, Fate.HELD, Reason(code="HELD"))
+        end = Position(Lsn(end.lsn + 1))
+        began = time.perf_counter()
+        planner.plan(end, page=0, released=0)
+        times.append(time.perf_counter() - began)
+    ms = statistics.median(times) * 1000
+    report.figure("parked_plan_ms", ms, "after a batch that held back one more message")
+    return end
 
 
 def _page_ms(listing: Listing, selection: Selection, after: int) -> float:

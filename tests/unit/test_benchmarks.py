@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from benchmarks import parking, pull, sinks
 from tailrace.message import MESSAGES
+from tailrace.parking.message import Fate, Reason
 from tailrace.parking.part import Parts
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
-    import pytest
 
 
 def test_messages_have_the_columns_of_messages() -> None:
@@ -27,7 +27,6 @@ def test_messages_have_the_columns_of_messages() -> None:
         assert batch["id"].to_pylist() == [b"%016x-0" % lsn for lsn in batch["lsn"].to_pylist()]
 
 
-def test_messages_can_be_parked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parking, "_PART", 10)
-    parking._park(tmp_path, 0)
+def test_messages_can_be_parked(tmp_path: Path) -> None:
+    parking._park(tmp_path, 0, 10, Fate.PARKED, Reason())
     assert len(Parts(tmp_path / "parts").all()) == 1
