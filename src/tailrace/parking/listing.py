@@ -8,12 +8,12 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tailrace.parking.database import Database
+from tailrace.parking.selection import Selection
 from tailrace.sqlite_file import SqliteReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tailrace.parking.selection import Selection
     from tailrace.position import Position
 
 T = TypeVar("T")
@@ -95,6 +95,8 @@ class Listing(SqliteReader, Database):
 
     def count(self, selection: Selection) -> int:
         """How many messages are selected."""
+        if selection == Selection():
+            return self.totals().messages
         where, values = selection.condition()
         return self._number(f"SELECT count(*) FROM parked WHERE {where}", values)
 
