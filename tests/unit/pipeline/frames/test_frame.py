@@ -64,16 +64,34 @@ def open_blocks(log: Log, folder: Path) -> int:
     return sum(call.args[0].num_rows for call in delivery.write.call_args_list)
 
 
-@pytest.mark.parametrize("read", [blocks, cells, open_cells, open_blocks])
-def test_a_row_that_no_sink_takes_is_poisoned(
-    read: Callable[[Log, Path], int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("read", "limit"),
+    [
+        (blocks, "MAX_ROW_BYTES"),
+        (cells, "MAX_ROW_BYTES"),
+        (open_cells, "MAX_ROW_BYTES"),
+        (open_blocks, "MAX_PARKED_BYTES"),
+    ],
+)
+def test_a_row_that_is_too_large_for_its_way_is_poisoned(
+    read: Callable[[Log, Path], int], limit: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """GIVEN a row beyond the limit among many small ones WHEN it is read THEN the error names it,
     and nothing of it reaches the JVM."""
-    monkeypatch.setattr(frame, "MAX_ROW_BYTES", 2000)
+    monkeypatch.setattr(frame, limit, 2000)
     log = TestLog()
     log.append(transaction(0, *(insert(relation(1), key, "v" * 100) for key in range(100))))
     assert read(log.log(), tmp_path) == 100
     log.append(transaction(1, insert(relation(1), 1, "small"), insert(relation(1), 2, "v" * 3000)))
     with pytest.raises(PoisonedError, match=r"public\.t1 at 0/1200\.1 has 3,00. bytes"):
         read(log.log(), tmp_path)
+
+
+def test_a_task_that_reads_the_log_itself_delivers_rows_that_are_too_large_for_the_jvm(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The sink refuses such a row, and the guard parks it: the pipeline does not stop."""
+    monkeypatch.setattr(frame, "MAX_ROW_BYTES", 2000)
+    log = TestLog()
+    log.append(transaction(1, insert(relation(1), 1, "small"), insert(relation(1), 2, "v" * 3000)))
+    assert open_blocks(log.log(), tmp_path) == 2
