@@ -5,6 +5,7 @@
     orders/       what operators want (`order`)
     blocked/      which groups wait, per position (`blocked`)
     releases/     messages that a micro-batch delivers again
+    large/        payloads on their way between tasks (`tailrace.pipeline.frames.large`)
     state         whose positions the files have, and which run of the query may write parts
 
 The planner calls `plan` before it plans a micro-batch. Everything that a task reads is written
