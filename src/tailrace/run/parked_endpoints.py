@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
+import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from tailrace.access.identity import Level
@@ -21,7 +23,7 @@ from tailrace.parking.selection import Selection
 from tailrace.run.admission import identity_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 ENDPOINTS = {
     "GET /parked/PIPELINE": "a page of parked messages: ?limit, after, id, key, destination, code",
     "GET /parked/PIPELINE/NUMBER": "one parked message, with its payload",
+    "GET /parked/PIPELINE/export": "all of them with payloads, as JSON Lines: ?id, key, …",
     "GET /parked/PIPELINE/orders": "retries and drops, and what became of their messages",
     "POST /parked/PIPELINE/retry": "send messages again: {ids, key, destination, code} or {all}",
     "POST /parked/PIPELINE/drop": "delete messages: the same",
@@ -64,6 +67,7 @@ class ParkedEndpoints:
         """The routes, in the order in which they are tried."""
         return [
             Route("/parked/{pipeline}", self._list),
+            Route("/parked/{pipeline}/export", self._export),
             Route("/parked/{pipeline}/orders", self._orders),
             Route("/parked/{pipeline}/retry", self._retry, methods=["POST"]),
             Route("/parked/{pipeline}/drop", self._drop, methods=["POST"]),
@@ -75,12 +79,7 @@ class ParkedEndpoints:
         query = request.query_params
         limit = _number(query, "limit", _LIMIT, most=_MOST)
         after = _number(query, "after", 0, most=2**62)
-        selection = Selection(
-            ids=tuple(query.getlist("id")),
-            key=query.get("key"),
-            destination=query.get("destination", ""),
-            code=query.get("code", ""),
-        )
+        selection = _selection(request)
 
         def read() -> dict[str, Any]:
             with control.listing(self._config, request.path_params["pipeline"]) as listing:
@@ -92,6 +91,18 @@ class ParkedEndpoints:
                 }
 
         return reply(await _found(read))
+
+    async def _export(self, request: Request) -> Response:
+        await self._accept(request, level=Level.VIEWER)
+        pipeline, selection = request.path_params["pipeline"], _selection(request)
+        listing = await _found(lambda: control.listing(self._config, pipeline))
+
+        def lines() -> Iterator[bytes]:
+            with listing:
+                for document in control.export(listing, selection):
+                    yield orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
+
+        return StreamingResponse(lines(), media_type="application/jsonl")
 
     async def _show(self, request: Request) -> Response:
         await self._accept(request, level=Level.VIEWER)
@@ -147,6 +158,16 @@ async def _found(read: Callable[[], Any]) -> Any:
         return await run_in_threadpool(read)
     except ConfigError as error:
         raise HTTPException(404, f"{error} {error.hint}".strip()) from error
+
+
+def _selection(request: Request) -> Selection:
+    query = request.query_params
+    return Selection(
+        ids=tuple(query.getlist("id")),
+        key=query.get("key"),
+        destination=query.get("destination", ""),
+        code=query.get("code", ""),
+    )
 
 
 def _number(query: Mapping[str, str], name: str, default: int, *, most: int) -> int:
