@@ -8,12 +8,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import psutil
-import pyarrow as pa
 
+from benchmarks import messages
 from benchmarks.report import Report
-from tailrace.message import HEADERS, MESSAGES
 from tailrace.parking.listing import Listing
 from tailrace.parking.message import Fate, Reason, with_fate
 from tailrace.parking.order import Orders
@@ -27,51 +25,48 @@ from tailrace.sinks.contract import Receipt
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import pyarrow as pa
+
     from tailrace.sinks.outcome import Outcome
 
 _PART = 50_000
 _KEYS = 100_000
 _HISTORY = "h"
+_REFUSED = Reason(code="HTTP_422", reason="the receiver answers 422", attempts=1)
 
 
 def run(quick: bool) -> Report:
-    """`parked_page_ms` and `parked_rss_mb`."""
+    """`parked_page_ms`, `parked_plan_ms` and `parked_rss_mb`."""
     count = 100_000 if quick else 1_000_000
     report = Report(f"parking: {count:,} parked messages of 200 bytes, {_KEYS:,} keys")
     with tempfile.TemporaryDirectory(prefix="trpark-") as temporary:
         folder = Path(temporary)
         run_name = Parking(folder, history=_HISTORY).start_query(ORIGIN)
         for start in range(0, count, _PART):
-            _park(folder, start)
+            _park(folder, start, _PART, Fate.PARKED, _REFUSED)
         end = Position(Lsn(count + 1))
         planner = Parking(folder, history=_HISTORY)
         began = time.perf_counter()
         planner.plan(end, page=0, released=0)
         report.add("import", f"{count / (time.perf_counter() - began):,.0f}/s")
         _list(report, folder, count)
+        end = _plan(report, folder, planner, end)
         _retry(report, folder, planner, TaskParking(folder, history=_HISTORY, run=run_name), end)
     return report
 
 
-def _park(folder: Path, start: int) -> None:
-    numbers = range(start, start + _PART)
-    rows = pa.RecordBatch.from_arrays(
-        [
-            pa.array([b"/orders/%d" % (number % 10) for number in numbers], pa.binary()),
-            pa.array([b"%016x-0" % number for number in numbers], pa.binary()),
-            pa.array([b"%d" % (number % _KEYS) for number in numbers], pa.binary()),
-            pa.array([b'{"id": %d, "text": "%s"}' % (number, b"x" * 176) for number in numbers]),
-            pa.array(np.arange(start, start + _PART, dtype=np.uint64) + np.uint64(1)),
-            pa.array(np.zeros(_PART, np.uint64)),
-            pa.array(np.zeros(_PART, np.int64)),
-            pa.array(np.ones(_PART, np.uint64)),
-            pa.nulls(_PART, pa.binary()),
-            pa.nulls(_PART, HEADERS),
-        ],
-        schema=MESSAGES,
+def _park(folder: Path, start: int, count: int, fate: Fate, reason: Reason) -> None:
+    rows = with_fate(_messages(start, count), fate, [reason], at_us=0)
+    Parts(folder / "parts").write(rows, history=_HISTORY)
+
+
+def _messages(start: int, count: int) -> pa.RecordBatch:
+    return messages.numbered(
+        range(start, start + count),
+        destination=lambda number: b"/orders/%d" % (number % 10),
+        payload=messages.text,
+        keys=_KEYS,
     )
-    reason = Reason(code="HTTP_422", reason="the receiver answers 422", attempts=1)
-    Parts(folder / "parts").write(with_fate(rows, Fate.PARKED, [reason], at_us=0), history=_HISTORY)
 
 
 def _list(report: Report, folder: Path, count: int) -> None:
@@ -81,6 +76,7 @@ def _list(report: Report, folder: Path, count: int) -> None:
         "middle": (Selection(), count // 2),
         "by code": (Selection(code="HTTP_422"), count // 2),
         "by destination": (Selection(destination="/orders/7"), count // 2),
+        "by wildcard": (Selection(destination="/orders*"), count // 2),
         "by key": (Selection(key="77"), 0),
         "by id": (Selection(ids=(f"{count - 1:016x}-0",)), 0),
     }
@@ -88,6 +84,20 @@ def _list(report: Report, folder: Path, count: int) -> None:
         took = {name: _page_ms(listing, *page) for name, page in pages.items()}
     slowest = max(took, key=took.__getitem__)
     report.figure("parked_page_ms", took[slowest], f"the slowest of {len(took)}: {slowest}")
+
+
+def _plan(report: Report, folder: Path, planner: Parking, end: Position) -> Position:
+    """Planning after a batch that held back one more message of a blocked key."""
+    times = []
+    for _ in range(5):
+        _park(folder, int(end.lsn) - 1, 1, Fate.HELD, Reason(code="HELD"))
+        end = Position(Lsn(end.lsn + 1))
+        began = time.perf_counter()
+        planner.plan(end, page=0, released=0)
+        times.append(time.perf_counter() - began)
+    ms = statistics.median(times) * 1000
+    report.figure("parked_plan_ms", ms, "after a batch that held back one more message")
+    return end
 
 
 def _page_ms(listing: Listing, selection: Selection, after: int) -> float:

@@ -13,15 +13,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import orjson
 import psutil
-import pyarrow as pa
 import uvicorn
 
+from benchmarks import messages
 from benchmarks.report import Report
 from tailrace.config import Config
-from tailrace.message import HEADERS, MESSAGES
 from tailrace.observe.endpoints import settings
 from tailrace.observe.figures import SlotFigures
 from tailrace.position import ORIGIN
@@ -35,6 +33,8 @@ from tailrace.sinks.pull.sink import Pull
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+
+    import pyarrow as pa
 
     Post = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
@@ -105,21 +105,11 @@ def _serve(config: Config, listener: socket.socket) -> None:
 
 
 def _messages(start: int, count: int) -> pa.RecordBatch:
-    numbers = range(start, start + count)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([b"orders"] * count, pa.binary()),
-            pa.array([b"%016x-0" % number for number in numbers], pa.binary()),
-            pa.array([b"%d" % (number % _KEYS) for number in numbers], pa.binary()),
-            pa.array([_PAYLOAD % number for number in numbers], pa.binary()),
-            pa.array(np.arange(start, start + count, dtype=np.uint64) + np.uint64(1)),
-            pa.array(np.zeros(count, np.uint64)),
-            pa.array(np.zeros(count, np.int64)),
-            pa.array(np.ones(count, np.uint64)),
-            pa.nulls(count, pa.binary()),
-            pa.nulls(count, HEADERS),
-        ],
-        schema=MESSAGES,
+    return messages.numbered(
+        range(start, start + count),
+        destination=lambda _: b"orders",
+        payload=lambda number: _PAYLOAD % number,
+        keys=_KEYS,
     )
 
 

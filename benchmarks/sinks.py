@@ -30,9 +30,8 @@ import zstandard
 from opensearchpy import helpers
 from pyarrow import parquet
 
-from benchmarks import sinks_aws, sinks_pubsub
+from benchmarks import messages, sinks_aws, sinks_pubsub
 from benchmarks.report import Report
-from tailrace.message import HEADERS, MESSAGES
 from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Lane
 from tailrace.sinks.registry import SINKS
@@ -96,21 +95,8 @@ def _messages(count: int, destination: bytes) -> Batches:
 
 def _batch(start: int, count: int, destination: bytes) -> pa.RecordBatch:
     numbers = range(start, start + count)
-    payloads = [b'{"id": %d, "text": "%s"}' % (number, b"x" * 176) for number in numbers]
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.repeat(pa.scalar(destination, pa.binary()), count),
-            pa.array([b"%016x-0" % (8 * (number + 1)) for number in numbers], pa.binary()),
-            pa.array([b"%d" % (number % _KEYS) for number in numbers], pa.binary()),
-            pa.array(payloads, pa.binary()),
-            pa.array([8 * (number + 1) for number in numbers], pa.uint64()),
-            pa.array([0] * count, pa.uint64()),
-            pa.array([0] * count, pa.int64()),
-            pa.array([1] * count, pa.uint64()),
-            pa.nulls(count, pa.binary()),
-            pa.nulls(count, HEADERS),
-        ],
-        schema=MESSAGES,
+    return messages.numbered(
+        numbers, destination=lambda _: destination, payload=messages.text, keys=_KEYS, step=8
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Self
 
 from tailrace import config
@@ -95,6 +96,7 @@ class System:
         if self._runner is not None:
             self._runner.stop()
             assert self._runner.join(LONG_S), "the pipeline does not stop"
+            self._runner.close(time.monotonic() + LONG_S)
             self._runner = None
 
     def stop(self) -> None:

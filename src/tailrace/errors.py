@@ -48,7 +48,10 @@ step for an operator. Errors survive pickling, because they cross process border
 from __future__ import annotations
 
 import enum
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Retry(enum.Enum):
@@ -393,11 +396,15 @@ class LeadingError(ReplicaError):
     default_hint = "`tailrace follow` starts `tailrace run` by itself, if it has a settings file."
 
 
-def error_of(code: str) -> type[TailraceError]:
-    """The class of a code, such as one that another machine reports."""
+def error_kinds() -> Iterator[type[TailraceError]]:
+    """The classes with a code of their own."""
     kinds: list[type[TailraceError]] = [TailraceError]
     for kind in kinds:
         kinds.extend(kind.__subclasses__())
-        if vars(kind).get("code") == code and kind is not TailraceError:
-            return kind
-    return UnexpectedError
+        if "code" in vars(kind) and kind is not TailraceError:
+            yield kind
+
+
+def error_of(code: str) -> type[TailraceError]:
+    """The class of a code, such as one that another machine reports."""
+    return next((kind for kind in error_kinds() if kind.code == code), UnexpectedError)

@@ -12,6 +12,7 @@ module keeps, in a folder of the checkpoint, what the offset cannot say:
     settled                  how far a batch had delivered some seconds ago, durably
     owner                    the task that delivers it; a task that finds another one here ends
     close                    a request to close the running batch
+    0.written                the last message that lane 0 has written, for the watchdog only
 
 The record of the end is written after the sink has everything durably and before the task succeeds.
 So a batch that Spark replays has a record, and nothing is left to deliver, or it has none, and its
@@ -38,6 +39,7 @@ from tailrace.position import Position
 if TYPE_CHECKING:
     from pathlib import Path
 
+WRITTEN = ".written"
 _SETTLED_BYTES = 256
 _KEPT = 20
 """Records of earlier batches that remain; Spark keeps the offsets of as many batches."""
@@ -153,6 +155,20 @@ class OpenBatches:
         note = json.dumps({"batch": progress.batch, "reached": progress.reached})
         replace_record(LocalStore(self._folder), "settled", note.ljust(_SETTLED_BYTES).encode())
 
+    def note_written(self, lane: int, position: Position) -> None:
+        """Note what a lane has written to the sink, whether it is durable there or not."""
+        with contextlib.suppress(DiskFullError, StorageError):
+            self._replace(f"{lane}{WRITTEN}", str(position))
+
+    def written(self) -> dict[int, Position]:
+        """What the lanes have noted, of those that had to write for long."""
+        found = {}
+        for path in self._folder.glob(f"*{WRITTEN}"):
+            with contextlib.suppress(OSError, ValueError):
+                lane = int(path.name.removesuffix(WRITTEN))
+                found[lane] = Position.parse(path.read_text())
+        return found
+
     def _read(self, name: str) -> OpenProgress | None:
         try:
             values = json.loads((self._folder / name).read_text())
@@ -189,7 +205,8 @@ class OpenBatches:
     def start_query(self) -> None:
         """Create the folder, and forget a request to close: it was for an earlier query."""
         private.create_folder(self._folder)
-        (self._folder / "close").unlink(missing_ok=True)
+        for path in (self._folder / "close", *self._folder.glob(f"*{WRITTEN}")):
+            path.unlink(missing_ok=True)
 
     def prune(self, number: int) -> None:
         """Remove records of batches long before this number."""

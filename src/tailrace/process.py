@@ -13,6 +13,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
+_START_TICKS = 19
+"""The field `starttime` of /proc/PID/stat, counted after the name: ticks since the start of the
+machine."""
+_CLOCK_S = 1.0
+"""How exactly times of files and of processes compare."""
 
 
 def die_with_parent(signum: signal.Signals = signal.SIGQUIT, *, parent: int | None = None) -> None:
@@ -75,12 +82,30 @@ def kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def alive(pid: int) -> bool:
-    """Whether a process with this id exists."""
+def alive(pid: int, *, wrote_at: float | None = None) -> bool:
+    """Whether a process with this id exists, which has written a file at that time (since 1970).
+
+    One that has started later (Linux) has the id of another one by chance: after a restart of the
+    machine or of its container, ids begin anew.
+    """
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        return True
-    return pid > 0
+        pass
+    started_at = _started_at(pid)
+    late = wrote_at is not None and started_at is not None and started_at > wrote_at + _CLOCK_S
+    return pid > 0 and not late
+
+
+def _started_at(pid: int) -> float | None:
+    """When a process has started, in seconds since 1970; None if that is unknown."""
+    try:
+        # Its name is in parentheses, and may contain blanks and parentheses.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks = int(fields[_START_TICKS])
+        up_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+    return time.time() - up_s + ticks / os.sysconf("SC_CLK_TCK")

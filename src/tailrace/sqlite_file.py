@@ -14,7 +14,7 @@ from tailrace import private
 from tailrace.errors import CorruptError, DiskFullError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 
@@ -28,6 +28,9 @@ class SqliteFile:
     """What the file holds, in errors: `the parked messages`."""
     schema: ClassVar[str]
     version: ClassVar[int] = 1
+    upgrades: ClassVar[Mapping[int, str]] = {}
+    """What the writer of a file with an older version does first: from each version to the next.
+    What readers use is the same in these versions."""
     pragmas: ClassVar[tuple[str, ...]] = ()
     """Settings of a connection that writes."""
     lock_timeout_s: ClassVar[float] = 30.0
@@ -73,22 +76,24 @@ class SqliteFile:
         execute = self.connection.execute
         for pragma in ("journal_mode = WAL", "synchronous = FULL", *self.pragmas):
             execute(f"PRAGMA {pragma}")
-        if self._version():
-            return
-        try:
-            self.connection.executescript(
-                f"BEGIN IMMEDIATE; {self.schema} PRAGMA user_version = {self.version}; COMMIT;"
-            )
-        except sqlite3.OperationalError:
-            if self.connection.in_transaction:
-                execute("ROLLBACK")
-            # Another process may have created them meanwhile.
-            if not self._version():
-                raise
+        while (version := self._version()) != self.version:
+            change, following = self.schema, self.version
+            if version:
+                change, following = self.upgrades[version], version + 1
+            try:
+                self.connection.executescript(
+                    f"BEGIN IMMEDIATE; {change} PRAGMA user_version = {following}; COMMIT;"
+                )
+            except sqlite3.OperationalError:
+                if self.connection.in_transaction:
+                    execute("ROLLBACK")
+                # Another process may have done it meanwhile.
+                if self._version() == version:
+                    raise
 
     def _version(self) -> int:
         (version,) = self.connection.execute("PRAGMA user_version").fetchone()
-        if version not in (0, self.version):
+        if version not in (0, self.version, *self.upgrades):
             raise StorageError(
                 f"{self.path} has version {version}, this release reads version {self.version}",
                 hint="Another release of Tailrace wrote it: use that release.",

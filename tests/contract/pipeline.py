@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tailrace.parking.listing import Listing
 from tailrace.parking.order import Orders
@@ -36,8 +36,10 @@ def flushes_of(bench: Bench) -> Flushes:
 class Pipeline:
     """One lane of a pipeline. Its position is committed by the test."""
 
-    def __init__(self, bench: Bench, folder: Path) -> None:
+    def __init__(self, bench: Bench, folder: Path, /, **given: Any) -> None:
+        """`given` are arguments of `Bench.make`."""
         self._bench = bench
+        self._given = given
         self._folder = folder
         self._sinks: list[Sink] = []
         self.position = ORIGIN
@@ -48,10 +50,11 @@ class Pipeline:
         run = Parking(self._folder, history="").start_query(self.position)
         self._planner = Parking(self._folder, history="")
         self._task = TaskParking(self._folder, history="", run=run)
-        self._sinks.append(self._bench.make())
+        self._sinks.append(self._bench.make(**self._given))
 
-    def restart(self) -> None:
+    def restart(self, **given: Any) -> None:
         """Stop the query and start it again, as when its settings were changed."""
+        self._given |= given
         self._sinks[-1].close()
         self.start()
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.errors import SinkError, SinkFencedError, SinkUnreachableError
+from tailrace.errors import SinkError, SinkFencedError, SinkFullError, SinkUnreachableError
 from tailrace.pipeline.guard import StoppingGuard
 from tailrace.position import ORIGIN
 from tailrace.sinks.requests.sink import RequestSink
+from tailrace.sinks.retry import Retry
 from tests.contract.benches.bench import ONCE, SMALL_LIMIT, number_of
 from tests.contract.benches.case import EXEMPT, Case
 from tests.contract.benches.registry import ALL, benches
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tests.contract.benches.bench import Bench
 
 KEYS = 12
+PATIENT = Retry(attempts=2, first_s=0.001, max_s=0.02)
 
 
 @pytest.fixture
@@ -169,6 +171,49 @@ def test_requests_that_fail_in_part(bench: Bench, new_sink: Callable[..., Sink],
         receipt = deliver(bench, new_sink(), ORIGIN, documents(bench, range(50), keys=7))
     assert receipt.messages == 50
     check(bench, range(50), keys=7)
+
+
+@pytest.mark.parametrize("bench", benches(Case.ALWAYS), indirect=True)
+def test_a_message_that_fails_whenever_it_is_sent(bench: Bench, tmp_path: Path) -> None:
+    """GIVEN a message that always fails for now THEN it is parked; WHEN it is retried and fails
+    again THEN it stays parked and others flow; WHEN another one is alone in its batch THEN it is
+    parked after the wait; WHEN the destination recovers THEN all arrive in order."""
+
+    def ids(*numbers: int) -> list[str]:
+        return [message_id(number).decode() for number in numbers]
+
+    parked = (7, 10) if bench.ordered else (7,)
+    with bench.failing_for_now():
+        pipeline = Pipeline(bench, tmp_path / "parked", folder=tmp_path / "sink", retry=PATIENT)
+        receipt = pipeline.deliver(documents(bench, range(12), keys=3, refused=7))
+        assert receipt.parked == len(parked)
+        pipeline.commit(position(11))
+        assert pipeline.parked() == ids(*parked)
+        pipeline.order("retry", 7)
+        release = pipeline.release()
+        assert pipeline.deliver_again(release).messages == 0
+        pipeline.commit(release.last)
+        assert pipeline.parked() == ids(*parked)
+        alone = documents(bench, [12], keys=3, refused=12)
+        with pytest.raises((SinkUnreachableError, SinkFullError)):
+            pipeline.deliver(alone)
+        pipeline.restart(retry=PATIENT.model_copy(update={"alone_s": 0}))
+        assert pipeline.deliver(alone).parked == 1
+        pipeline.commit(position(12))
+        assert pipeline.parked() == ids(*parked, 12)
+        assert pipeline.deliver(documents(bench, range(13, 16), keys=3)).parked == 2
+        pipeline.commit(position(15))
+        assert pipeline.parked() == ids(*parked, 12, 13, 15)
+        check(bench, set(range(16)) - {*parked, 12, 13, 15}, keys=3)
+    pipeline.restart()
+    pipeline.order("retry", 7)
+    pipeline.order("retry", 12)
+    release = pipeline.release()
+    assert pipeline.deliver_again(release).messages == len(parked) + 3
+    pipeline.commit(release.last)
+    assert pipeline.parked() == []
+    check(bench, range(16), keys=3)
+    pipeline.close()
 
 
 @pytest.mark.parametrize("bench", benches(Case.THROTTLED), indirect=True)

@@ -54,7 +54,8 @@ def changes(payloads: Iterable[bytes | str]) -> list[Change]:
 
 
 class Webhooks(Destination):
-    """Answers 10 % of requests with a transient failure or not at all."""
+    """Answers 10 % of requests with a transient failure or not at all. Half of the changes that it
+    refuses for good it refuses as if they might be accepted later."""
 
     repeats_per_fault = 16
 
@@ -92,7 +93,7 @@ class Webhooks(Destination):
             if chance < 0.10:
                 return HttpResponse(status=503)
             if row["note"] and not self._healed:
-                return HttpResponse(status=422, body=b"no")
+                return HttpResponse(status=503 if row["n"] % 2 else 422, body=b"no")
             self._accepted[request.path].append((row["id"], row["n"]))
         return HttpResponse()
 

@@ -30,9 +30,9 @@ def try_channel(
     *,
     config: options.ConfigFile = None,
 ) -> None:
-    """Send a test message, and say what happened.
+    """Send a test message, and report the result.
 
-    The message is sent at once and once, whatever the severity of the channel is. The watchdog does
+    The message is sent once, without a delay, for any `severity` of the channel. The watchdog does
     not need to run.
 
     \b
@@ -76,11 +76,11 @@ def _channels(settings: Config, name: str | None) -> dict[str, Channel]:
 
 def _try(settings: Config, name: str, channel: Channel) -> str:
     """Send a test message; why it failed, or nothing."""
-    import socket
     import uuid
     from datetime import UTC, datetime
 
     from tailrace.errors import AlertUndeliveredError
+    from tailrace.replica.greeting import node_name
     from tailrace.watch.channels import send
     from tailrace.watch.message import trial
 
@@ -89,13 +89,12 @@ def _try(settings: Config, name: str, channel: Channel) -> str:
         id=uuid.uuid4().hex,
         at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         source=settings.source.slot,
-        host=settings.replication.node or socket.gethostname(),
+        host=node_name(settings.replication),
     )
     try:
-        send(channel, message)
+        return send(channel, message)
     except AlertUndeliveredError as error:
         return str(error)
-    return ""
 
 
 @alert_app.command("ls")
@@ -112,6 +111,7 @@ def ls(
       tailrace alert ls
     """
     from tailrace.run.health import health_document
+    from tailrace.watch.result import Key
 
     found = health_document(options.settings(config), history=limit)
     if as_json:
@@ -121,11 +121,11 @@ def ls(
     if found["watchdog"] != "watching":
         typer.echo(f"the watchdog does not run ({found['watchdog']}): this is what it knew last")
     for each in found["alerts"]:
-        name = f"{each['check']} {each['subject']}".strip()
+        name = Key(each["check"], each["subject"])
         typer.echo(f"firing     {each['severity']:8} {name}  since {each['since']}")
         typer.echo(f"           {each['summary']}")
     for each in found["recovered"]:
-        name = f"{each['check']} {each['subject']}".strip()
+        name = Key(each["check"], each["subject"])
         typer.echo(
             f"recovered  {each['severity']:8} {name}  {each['since']} to {each['recovered_at']}"
         )

@@ -42,7 +42,7 @@ def follow(
     With a settings file, /health, /ready, /status and /metrics are served beside it, and the
     process is restarted if it fails.
 
-    With `takeover: auto` it takes over when the leader is gone, and continues as `tailrace run`.
+    With `takeover: auto` it takes over when the leader is lost, and continues as `tailrace run`.
 
     SIGTERM or Ctrl-C stops it. What it has acknowledged is on its disk.
 
@@ -53,7 +53,7 @@ def follow(
 
     \b
     Examples:
-      On this machine, for a try:
+      On this machine, to try it:
         tailrace follow --listen 127.0.0.1:7432 --log copy/log
       With a settings file, endpoints included:
         tailrace follow -c tailrace.yml

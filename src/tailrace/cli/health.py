@@ -41,6 +41,7 @@ def health(
     from rich.text import Text
 
     from tailrace.run.health import health_document
+    from tailrace.watch.result import Key
 
     document = health_document(options.settings(config), history=20)
     if as_json:
@@ -53,7 +54,7 @@ def health(
             cell = Text(each["summary"])
             if each["hint"]:
                 cell.append(f"\n{each['hint']}", style="dim")
-            name = f"{each['check']} {each['subject']}".strip()
+            name = str(Key(each["check"], each["subject"]))
             table.add_row(Text(each["state"], style=_STYLES.get(each["state"], "")), name, cell)
         if shown:
             console.print(table)

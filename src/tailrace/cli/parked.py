@@ -105,11 +105,10 @@ class _Parked:
         """The selected messages with their payloads, in the order of parking."""
         following: int | None = 0
         while following is not None:
-            page = self.page(query, after=following, limit=_PAGE)
-            for each in page["messages"]:
-                if (message := self.whole(each["number"])) is not None:
-                    yield message
-            following = page["next"]
+            part = {"after": following, "limit": _PAGE, "whole": "true"}
+            document = self._system.get(path_of(*self._path), query | part)
+            yield from document["messages"]
+            following = document["next"]
 
     def order(self, action: str, body: dict[str, Any], *, ask: bool) -> None:
         """Have messages retried or dropped."""

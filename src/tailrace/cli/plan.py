@@ -95,9 +95,9 @@ def apply(
     """Apply a changed settings file to the running system.
 
     Shows the plan and asks. Then `tailrace run` loads its settings file again, and restarts only
-    the processes that read what has changed; capture goes on. The command waits until the pipelines
-    of the plan run. Changes that need a restart of `tailrace run` are named, and nothing is
-    applied. A file that was edited after the plan was shown is refused.
+    the processes that read what has changed; capture continues. The command waits until the
+    pipelines of the plan run. Changes that need a restart of `tailrace run` are named, and
+    nothing is applied. A file that was edited after the plan was shown is refused.
 
     \b
     Exit codes:
@@ -142,25 +142,18 @@ def export(
 
     A secret is written as a reference to a variable that is named after its key, such as
     ${TAILRACE_SOURCE_DSN}; the head of the file lists them. Keys that have their default value are
-    left out. Paths are absolute.
+    omitted. Paths are absolute.
 
     \b
     Examples:
       tailrace export > running.yml
       tailrace export -c /etc/tailrace/tailrace.yml
     """
-    from tailrace.errors import ConfigError
     from tailrace.run.export import export as written
-    from tailrace.run.loaded import loaded_file
+    from tailrace.run.loaded import running
 
     folder = data or options.settings(config).data
-    running = loaded_file(folder).read()
-    if running is None:
-        raise ConfigError(
-            f"no settings are known to run on the data folder {folder}",
-            hint="Start `tailrace run`, or name its data folder with --data.",
-        )
-    typer.echo(written(running).text, nl=False)
+    typer.echo(written(running(folder)).text, nl=False)
 
 
 def _propose(config: Path | None, data: Path | None) -> tuple[Path, Loaded, Plan]:

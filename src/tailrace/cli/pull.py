@@ -46,8 +46,10 @@ def ls(
     from tailrace.sinks.pull.listing import Listing
 
     with Listing(_store(options.settings(config), pipeline)) as listing:
-        for message in listing.exhausted(after=after, limit=limit):
-            typer.echo(json.dumps(exhausted_document(message), ensure_ascii=False))
+        while found := listing.exhausted(after=after, limit=limit):
+            for message in found:
+                typer.echo(json.dumps(exhausted_document(message), ensure_ascii=False))
+            after, limit = found[-1].number, limit - len(found)
 
 
 @pull_app.command()

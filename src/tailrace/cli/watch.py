@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -28,7 +29,7 @@ def watch(
     With a section `alerts` in the settings, `tailrace run` and `tailrace follow` start this
     process. It shares only files with the others, so it notices when they hang. With
     `alerts.supervised: false`, run it as a service of its own: it then also reports that
-    `tailrace run` has ended.
+    `tailrace run` has ended, and reads its settings again when `tailrace run` has loaded others.
 
     `tailrace health` shows what it found, `tailrace alert ls` what it has sent.
 
@@ -37,6 +38,7 @@ def watch(
       tailrace watch -c tailrace.yml
     """
     from tailrace.observe import logs
+    from tailrace.process import become
     from tailrace.run.lock import data_folder_lock
     from tailrace.watch.watchdog import run_watch
 
@@ -47,4 +49,6 @@ def watch(
         replication = settings.replication.model_copy(update={"followers": ()})
         settings = settings.model_copy(update={"pipelines": {}, "replication": replication})
     with data_folder_lock(settings.data / "status", "watch"):
-        run_watch(settings, follower=follower)
+        reloaded = run_watch(settings, follower=follower)
+    if reloaded:
+        become(*sys.argv[1:])

@@ -130,7 +130,11 @@ class Command(Section):
     """A program of yours, with the JSON document on its standard input."""
 
     argv: tuple[str, ...] = Field(
-        min_length=1, description="The program and its arguments. No shell is involved."
+        min_length=1,
+        description=(
+            "The program and its arguments. No shell is involved. Plans and the console show them: "
+            "a secret belongs into a file that the program reads."
+        ),
     )
 
 

@@ -89,7 +89,7 @@ class Replication(Section):
         ),
     )
     compression: Literal["none", "zstd"] = Field(
-        default="none", description="Compression of what is sent. It pays on slow lines."
+        default="none", description="Compression of what is sent. It pays on slow connections."
     )
     heartbeat_s: float = Field(
         default=10.0, gt=0, description="Seconds between two signs of life of the leader."
@@ -134,13 +134,13 @@ class Replication(Section):
     takeover: Literal["manual", "auto"] = Field(
         default="manual",
         description=(
-            "auto: a follower takes over by itself when its leader is silent and no session reads "
-            "the slot, both for `takeover_after_s`; a leader that was deposed follows. manual: "
-            "with `tailrace takeover`."
+            "auto: a follower takes over automatically when its leader is silent and no session "
+            "reads the slot, both for `takeover_after_s`; a leader that was deposed follows. "
+            "manual: with `tailrace takeover`."
         ),
     )
     takeover_after_s: float = Field(
-        default=60.0, gt=0, description="Seconds before a follower takes over by itself."
+        default=60.0, gt=0, description="Seconds before a follower takes over automatically."
     )
     key: Annotated[SecretStr, AfterValidator(_key)] = Field(
         default=SecretStr(""),

@@ -90,7 +90,14 @@ PAGES: tuple[Page, ...] = (
     Page(
         name="parked_messages", path="/parked/{pipeline}", title="Parked messages",
         question="Which messages are parked, and why?", view=parked.parked_messages,
-        level=Level.VIEWER, query=_FILTER, menu=False, live=False,
+        level=Level.VIEWER, menu=False, live=False,
+        query=(
+            *_FILTER,
+            Parameter(
+                name="whole", description="true: with payloads; `matched` counts this page.",
+                default="false",
+            ),
+        ),
     ),
     Page(
         name="parked_message", path="/parked/{pipeline}/{number}", title="Parked message",

@@ -5,14 +5,21 @@ read at the same time (`listing`). Payloads have a table of their own, so that l
 
 A parked message is identified by the history of its position and its first position. `wanted` is
 the order that it is to be retried for. Groups are hashes (`tailrace.sinks.groups`), as the signed
-integers of SQLite.
+integers of SQLite; the messages of each are counted, so that planning does not read them all.
 """
+
+# ruff: noqa: S608 - statements consist of text of this package
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, ClassVar
+
 from tailrace.sqlite_file import SqliteFile
 
-_SCHEMA = """
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MESSAGES = """
 CREATE TABLE parked (
   seq INTEGER PRIMARY KEY AUTOINCREMENT,
   history TEXT NOT NULL, first_lsn INTEGER NOT NULL, first_ordinal INTEGER NOT NULL,
@@ -51,9 +58,42 @@ CREATE TABLE orders (
 );
 """
 
+_GROUPS = """
+CREATE TABLE groups (
+  history TEXT NOT NULL, kind TEXT NOT NULL, hash INTEGER NOT NULL, messages INTEGER NOT NULL,
+  PRIMARY KEY (history, kind, hash)
+) WITHOUT ROWID;
+CREATE TABLE group_changes (count INTEGER NOT NULL);
+INSERT INTO group_changes VALUES (0);
+CREATE TRIGGER group_added AFTER INSERT ON groups BEGIN
+  UPDATE group_changes SET count = count + 1;
+END;
+CREATE TRIGGER group_removed AFTER DELETE ON groups BEGIN
+  UPDATE group_changes SET count = count + 1;
+END;
+CREATE INDEX emptied ON groups (messages) WHERE messages = 0;
+CREATE INDEX by_order ON parked (wanted) WHERE wanted IS NOT NULL;
+"""
+
+
+def counting(messages: str, *, sign: int = 1) -> str:
+    """The statement that adds the groups of some messages, or subtracts them before a removal."""
+    return f"""
+INSERT INTO groups SELECT history, kind, hash, {sign} * count(*) FROM (
+    SELECT history, 'key' AS kind, own_group AS hash FROM parked WHERE {messages}
+    UNION ALL SELECT history, 'key', former_group FROM parked
+      WHERE former_group <> own_group AND {messages}
+    UNION ALL SELECT history, 'table', scope FROM parked WHERE {messages}
+    UNION ALL SELECT history, 'whole', scope FROM parked WHERE whole AND {messages}
+  ) WHERE TRUE GROUP BY history, kind, hash
+  ON CONFLICT DO UPDATE SET messages = messages + excluded.messages;
+"""
+
 
 class Database(SqliteFile):
     """An open file. In a `with` block it is closed at the end."""
 
     content = "the parked messages"
-    schema = _SCHEMA
+    schema = _MESSAGES + _GROUPS
+    version = 2
+    upgrades: ClassVar[Mapping[int, str]] = {1: _GROUPS + counting("TRUE")}

@@ -8,15 +8,24 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tailrace.parking.database import Database
+from tailrace.parking.selection import Selection
 from tailrace.sqlite_file import SqliteReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tailrace.parking.selection import Selection
     from tailrace.position import Position
 
 T = TypeVar("T")
+_MOST_NAMES = 1000
+_NAMES = """
+WITH RECURSIVE names (name) AS (
+  SELECT min(destination) FROM parked WHERE destination >= :prefix
+  UNION ALL SELECT (SELECT min(destination) FROM parked WHERE destination > name) FROM names
+    WHERE substr(name, 1, length(:prefix)) = :prefix
+  LIMIT :names
+)"""
+"""The destinations with a prefix and the one after them, or the first of many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,29 +91,44 @@ class Listing(SqliteReader, Database):
 
     def last(self) -> int:
         """The number of the last parked message; 0 if no message is parked."""
-        if not self.exists:
-            return 0
-        with self.translated():
-            row = self.connection.execute("SELECT max(seq) FROM parked").fetchone()
-        return int(row[0] or 0)
+        return self._number("SELECT coalesce(max(seq), 0) FROM parked", {})
 
     def count(self, selection: Selection) -> int:
         """How many messages are selected."""
-        if not self.exists:
-            return 0
+        if selection == Selection():
+            return self.totals().messages
         where, values = selection.condition()
-        with self.translated():
-            row = self.connection.execute(f"SELECT count(*) FROM parked WHERE {where}", values)
-            return int(row.fetchone()[0])
+        return self._number(f"SELECT count(*) FROM parked WHERE {where}", values)
 
     def page(self, selection: Selection, *, after: int = 0, limit: int) -> list[ParkedMessage]:
         """The selected messages with numbers after `after`, in the order of parking."""
         where, values = selection.condition()
+        values |= {"after": after, "limit": limit}
+        if self._few_destinations(selection):
+            # Each destination has an index in order. That of all of them would have to be sorted.
+            values |= {"prefix": selection.prefix, "names": _MOST_NAMES}
+            where = (
+                f"seq IN ({_NAMES} SELECT parked.seq FROM names CROSS JOIN parked "
+                "WHERE name GLOB :destination AND parked.seq IN (SELECT seq FROM parked "
+                f"WHERE destination = name AND seq > :after AND {where} ORDER BY seq LIMIT :limit) "
+                "ORDER BY parked.seq LIMIT :limit)"
+            )
         query = (
             f"SELECT {_COLUMNS} FROM parked WHERE seq > :after AND {where} "
             "ORDER BY seq LIMIT :limit"
         )
-        return self._read(ParkedMessage, query, values | {"after": after, "limit": limit})
+        return self._read(ParkedMessage, query, values)
+
+    def _few_destinations(self, selection: Selection) -> bool:
+        """Whether there are so few that it is worth to merge the messages of each.
+
+        With many, a page of them is not far in the list of all messages.
+        """
+        if selection.prefix is None or selection.indexed:
+            return False
+        query = f"{_NAMES} SELECT count(*) FROM names"
+        values = {"prefix": selection.prefix, "names": _MOST_NAMES}
+        return self._number(query, values) < _MOST_NAMES
 
     def at(self, position: Position) -> ParkedMessage | None:
         """The message of a change, if it is parked. Ids of messages depend on the shape."""
@@ -133,10 +157,18 @@ class Listing(SqliteReader, Database):
         """The orders that were carried out, and what has become of their messages."""
         query = (
             "SELECT id, action, matched, delivered, failed, "
-            "(SELECT count(*) FROM parked WHERE wanted = orders.id) AS waiting "
-            "FROM orders ORDER BY id"
+            "coalesce(waiting, 0) AS waiting FROM orders LEFT JOIN (SELECT wanted, count(*) AS "
+            "waiting FROM parked WHERE wanted IS NOT NULL GROUP BY wanted) ON wanted = id "
+            "ORDER BY id"
         )
         return self._read(OrderProgress, query, {})
+
+    def _number(self, query: str, values: Mapping[str, Any]) -> int:
+        """A single number; 0 if nothing was ever parked."""
+        if not self.exists:
+            return 0
+        with self.translated():
+            return int(self.connection.execute(query, values).fetchone()[0])
 
     def _read(self, kind: type[T], query: str, values: Mapping[str, Any]) -> list[T]:
         if not self.exists:

@@ -5,6 +5,7 @@
     orders/       what operators want (`order`)
     blocked/      which groups wait, per position (`blocked`)
     releases/     messages that a micro-batch delivers again
+    large/        payloads on their way between tasks (`tailrace.pipeline.frames.large`)
     state         whose positions the files have, and which run of the query may write parts
 
 The planner calls `plan` before it plans a micro-batch. Everything that a task reads is written
@@ -79,13 +80,13 @@ class Parking:
         self._parts = Parts(folder / "parts")
         self._orders = Orders(folder / "orders")
         self._blocked = BlockedFiles(folder / "blocked")
-        self._planned = False
-        self._blocks = True
-        """Whether the newest file with blocked groups may have any."""
+        self._written: int | None = None
+        """The changes of groups that the newest file with blocked groups has."""
 
     @cached_property
     def _store(self) -> Store:
-        return Store(store_of(self._folder), history=self._history)
+        path = store_of(self._folder)
+        return Store(path, history=self._history, together=self._together)
 
     @property
     def _used(self) -> bool:
@@ -107,9 +108,10 @@ class Parking:
             self._store.close()
         return run
 
-    def _take(self, upto: Position) -> bool:
+    def _take(self, upto: Position) -> None:
         found = self._parts.all()
-        return bool(found) and self._store.take(self._parts, found, upto=upto)
+        if found:
+            self._store.take(self._parts, found, upto=upto)
 
     def plan(
         self, after: Position, *, page: int, released: int, may_release: bool = True
@@ -119,27 +121,24 @@ class Parking:
         Returns the messages that it has to deliver again, if there are any and it may release them.
         `released` is the number of the last release, `page` that of the last page of a backfill.
         """
-        changed = self._take(after)
-        changed |= self._carry_out_orders()
+        self._take(after)
+        self._carry_out_orders()
         if not self._used:
             return None
-        if changed or not self._planned:
-            self._planned = True
-            columns = self._store.blocked()
-            if self._blocks or len(columns[1]):
-                self._blocked.write(after, columns)
-                self._blocks = bool(len(columns[1]))
+        # With a group that stays blocked, every batch parks more of it, and blocks nothing new.
+        changes = self._store.group_changes()
+        if changes != self._written:
+            self._blocked.write(after, self._store.blocked())
+            self._written = changes
         return self._release(after, page=page, number=released + 1) if may_release else None
 
-    def _carry_out_orders(self) -> bool:
-        orders = self._orders.all()
-        for order in orders:
+    def _carry_out_orders(self) -> None:
+        for order in self._orders.all():
             if order.action == "drop":
                 self._store.drop(order.id, order.selection)
             else:
-                self._store.want(order.id, order.selection, together=self._together)
+                self._store.want(order.id, order.selection)
             self._orders.remove(order)
-        return bool(orders)
 
     def _release(self, after: Position, *, page: int, number: int) -> Release | None:
         rows = self._store.wanted(rows=RELEASE_ROWS, size=RELEASE_BYTES)

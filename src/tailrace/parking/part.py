@@ -66,9 +66,13 @@ class Parts:
         """The rows of a part, and the history of their positions."""
         return unpack(self._folder / part.name)
 
-    def remove(self, part: Part) -> None:
-        """Remove a part, durably."""
-        LocalStore(self._folder).remove(part.name)
+    def keep_from(self, part: Part, rows: pa.RecordBatch, first: int, *, history: str) -> None:
+        """Keep the rows of a part from a row on, durably; without any, remove the part."""
+        store = LocalStore(self._folder)
+        if first < rows.num_rows:
+            store.write_atomic(part.name, pack(rows.slice(first), history=history))
+        else:
+            store.remove(part.name)
 
     def places(self, after: Position, *, history: str) -> NDArray[np.void]:
         """The positions of all rows after a position."""

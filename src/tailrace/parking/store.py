@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tailrace import headers
 from tailrace.message import MESSAGES, rows_up_to
-from tailrace.parking.database import Database
+from tailrace.parking.database import Database, counting
 from tailrace.parking.message import RELEASED, Fate
 from tailrace.sinks.groups import groups_of
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tailrace.position import Position
 
 _ROWS = 5000
+_ORDERS = 1000
+"""How many orders are remembered."""
 _PLACE = "history = :history AND first_lsn = :first_lsn AND first_ordinal = :first_ordinal"
 _INSERT = """
 INSERT OR IGNORE INTO parked (
@@ -46,48 +48,50 @@ WHERE seq = :seq"""
 
 
 class Store(Database):
-    """Parked messages, open for their only writer. `history` is what new positions belong to."""
+    """Parked messages, open for their only writer. `history` is what new positions belong to.
 
-    def __init__(self, path: Path, *, history: str) -> None:
+    With `together` the messages of a group are retried together, in order.
+    """
+
+    def __init__(self, path: Path, *, history: str, together: bool) -> None:
         super().__init__(path, write=True)
         self._history = history
+        self._together = together
         for table in ("ties", "chosen"):
             self.connection.execute(f"CREATE TEMP TABLE {table} (value INTEGER PRIMARY KEY)")
 
-    def take(self, parts: Parts, found: Sequence[Part], *, upto: Position) -> bool:
-        """Add what tasks have parked, up to a position, and remove their parts.
-
-        Returns whether anything changed.
-        """
-        changed = False
+    def take(self, parts: Parts, found: Sequence[Part], *, upto: Position) -> None:
+        """Add what tasks have parked, up to a position, and remove it from their parts."""
         for part in found:
             rows, history = parts.read(part)
             # Positions of another history cannot be compared: it has ended.
             everything = history != self._history
             known = rows if everything else rows.slice(0, rows_up_to(rows, upto))
             if known.num_rows:
-                changed = True
                 with self.transaction():
                     for first in range(0, known.num_rows, _ROWS):
                         self._add(known.slice(first, _ROWS), history)
-            if known.num_rows == rows.num_rows:
-                parts.remove(part)
-        return changed
+                # What is dropped from now on must not be added again with the rest.
+                parts.keep_from(part, rows, known.num_rows, history=history)
 
     def _add(self, rows: pa.RecordBatch, history: str) -> None:
         new: list[dict[str, Any]] = []
         delivered: list[dict[str, Any]] = []
+        failed: list[dict[str, Any]] = []
         for row in _with_groups(rows, history):
             if (row["lsn"], row["ordinal"]) == (row["first_lsn"], row["first_ordinal"]):
                 new.append(row)
             elif row["fate"] == Fate.DELIVERED:
                 delivered.append(row)
             else:
-                self._note_failure(row)
+                failed.append(row)
         if new:
             self._insert(new)
         if delivered:
             self._remove_delivered(delivered)
+        # Last: it ends the retry of other messages, and those that were delivered have to count.
+        for row in failed:
+            self._note_failure(row)
 
     def _insert(self, rows: list[dict[str, Any]]) -> None:
         """Add messages. Those that an interrupted call has added stay as they are."""
@@ -102,6 +106,7 @@ class Store(Database):
             "WHERE EXISTS (SELECT 1 FROM parked WHERE seq = :seq)",
             rows,
         )
+        execute(counting("seq > :last"), {"last": last})
         added = execute(
             "SELECT count(*), coalesce(sum(held), 0), coalesce(sum(bytes), 0) FROM parked "
             "WHERE seq > ?",
@@ -123,7 +128,13 @@ class Store(Database):
             f"(SELECT count(*) FROM parked WHERE {chosen} AND wanted = orders.id) "
             f"WHERE id IN (SELECT wanted FROM parked WHERE {chosen})"
         )
-        execute(f"DELETE FROM parked WHERE {chosen}")
+        self._remove_chosen()
+
+    def _remove_chosen(self) -> int:
+        execute, chosen = self.connection.execute, "seq IN (SELECT value FROM chosen)"
+        execute(counting(chosen, sign=-1))
+        execute("DELETE FROM groups WHERE messages = 0")
+        return execute(f"DELETE FROM parked WHERE {chosen}").rowcount
 
     def _note_failure(self, row: dict[str, Any]) -> None:
         """Note that a released message was not accepted, or not sent."""
@@ -135,23 +146,25 @@ class Store(Database):
         if row["fate"] == Fate.PARKED and row["attempts"] > attempts:
             execute(_FAILED_AGAIN, row | {"seq": seq})
             execute("UPDATE orders SET failed = failed + 1 WHERE id = ?", (order,))
-        # What has to wait for this message is not retried either.
-        execute("DELETE FROM chosen")
-        execute("INSERT INTO chosen VALUES (?)", (seq,))
         execute("UPDATE parked SET wanted = NULL WHERE seq = ?", (seq,))
-        self._extend("wanted = NULL", "wanted IS NOT NULL", {})
+        if self._together:
+            # What has to wait for this message is not retried either.
+            execute("DELETE FROM chosen")
+            execute("INSERT INTO chosen VALUES (?)", (seq,))
+            self._extend("wanted = NULL", "wanted IS NOT NULL", row)
 
-    def want(self, order: str, selection: Selection, *, together: bool) -> int:
-        """Have the selected messages retried. Returns how many.
+    def want(self, order: str, selection: Selection) -> int:
+        """Have the selected messages retried, and what has to be retried with them.
 
-        With `together` the other messages of their groups are retried with them, in order.
+        Returns how many.
         """
         where, values = selection.condition()
         values |= {"order": order, "history": self._history}
-        known = "wanted IS NULL AND history = :history"
+        # Nearly all have the same history: an index of it selects nothing.
+        known = "wanted IS NULL AND +history = :history"
         with self.transaction() as database:
             database.execute(f"UPDATE parked SET wanted = :order WHERE {known} AND {where}", values)
-            if together:
+            if self._together:
                 database.execute("DELETE FROM chosen")
                 database.execute(
                     "INSERT INTO chosen SELECT seq FROM parked WHERE wanted = :order", values
@@ -167,14 +180,23 @@ class Store(Database):
         """Remove the selected messages. Returns how many."""
         where, values = selection.condition()
         with self.transaction() as database:
-            dropped = database.execute(f"DELETE FROM parked WHERE {where}", values).rowcount
+            database.execute("DELETE FROM chosen")
+            database.execute(f"INSERT INTO chosen SELECT seq FROM parked WHERE {where}", values)
+            dropped = self._remove_chosen()
             self._record(order, "drop", dropped)
         return dropped
 
     def _record(self, order: str, action: str, matched: int) -> None:
-        self.connection.execute(
-            "INSERT OR REPLACE INTO orders (id, action, matched) VALUES (?, ?, ?)",
+        """Note an order, unless an interrupted call has; forget the oldest that are done."""
+        execute = self.connection.execute
+        execute(
+            "INSERT INTO orders (id, action, matched) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
             (order, action, matched),
+        )
+        execute(
+            "DELETE FROM orders WHERE rowid <= (SELECT max(rowid) FROM orders) - ? "
+            "AND NOT EXISTS (SELECT 1 FROM parked WHERE wanted = orders.id)",
+            (_ORDERS,),
         )
 
     def _extend(self, change: str, where: str, values: dict[str, Any]) -> None:
@@ -182,16 +204,19 @@ class Store(Database):
         execute = self.connection.execute
         execute("DELETE FROM ties")
         chosen = "FROM parked WHERE seq IN (SELECT value FROM chosen)"
+        whole = "SELECT hash FROM groups WHERE history = :history AND kind = 'whole'"
         tied = "(own_group IN (SELECT value FROM ties) OR former_group IN (SELECT value FROM ties))"
         while True:
             execute(f"INSERT OR IGNORE INTO ties SELECT own_group {chosen}")
             execute(f"INSERT OR IGNORE INTO ties SELECT former_group {chosen}")
             # A message without a key has its table as its group, and ties the whole table.
-            whole = f"SELECT scope {chosen} INTERSECT SELECT scope FROM parked WHERE whole"
-            execute(f"INSERT OR IGNORE INTO ties {whole}")
-            execute(
-                f"INSERT OR IGNORE INTO ties SELECT own_group FROM parked WHERE scope IN ({whole})"
-            )
+            for (table,) in execute(f"SELECT scope {chosen} INTERSECT {whole}", values).fetchall():
+                execute("INSERT OR IGNORE INTO ties VALUES (?)", (table,))
+                execute(
+                    f"INSERT OR IGNORE INTO ties SELECT own_group FROM parked WHERE {where} "
+                    "AND scope = :scope",
+                    values | {"scope": table},
+                )
             execute("DELETE FROM chosen")
             execute(f"INSERT INTO chosen SELECT seq FROM parked WHERE {where} AND {tied}", values)
             if not execute("SELECT 1 FROM chosen LIMIT 1").fetchone():
@@ -217,18 +242,19 @@ class Store(Database):
                 chosen.append(row)
         return _released(chosen)
 
+    def group_changes(self) -> int:
+        """A number that changes with the groups of parked messages."""
+        with self.translated():
+            return int(self.connection.execute("SELECT count FROM group_changes").fetchone()[0])
+
     def blocked(self) -> tuple[Hashes, Hashes, Hashes]:
         """The groups of parked messages, their tables, and the tables blocked as a whole."""
         with self.translated():
-            own = self._hashes("own_group", "TRUE")
-            former = self._hashes("former_group", "former_group <> own_group")
-            keys = np.union1d(own, former)
-            return keys, self._hashes("scope", "TRUE"), self._hashes("scope", "whole")
+            return self._hashes("key"), self._hashes("table"), self._hashes("whole")
 
-    def _hashes(self, column: str, where: str) -> Hashes:
-        found = self.connection.execute(
-            f"SELECT DISTINCT {column} FROM parked WHERE {where} AND history = ?", (self._history,)
-        )
+    def _hashes(self, kind: str) -> Hashes:
+        query = "SELECT hash FROM groups WHERE history = ? AND kind = ?"
+        found = self.connection.execute(query, (self._history, kind))
         return np.fromiter((value for (value,) in found), np.int64).view(np.uint64)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 # ruff: noqa: PLC0415 - most modules are loaded while the JVM starts
 
-_STOP_S = 20.0
+_STOP_S, _SPANS_S = 20.0, 5.0
 _LOADED_LATER = (
     "tailrace.pipeline.running",
     "tailrace.pipeline.publish",
@@ -76,8 +77,13 @@ class Application:
         """Stop every query, then Spark."""
         for runner in self._runners.values():
             runner.stop()
+        deadline = time.monotonic() + _STOP_S
         for runner in self._runners.values():
-            runner.join(_STOP_S)
+            runner.join(max(deadline - time.monotonic(), 0))
+        # All collectors together: each may hang.
+        deadline = time.monotonic() + _SPANS_S
+        for runner in self._runners.values():
+            runner.close(deadline)
         if self.lost is None:
             self._spark.stop()
 

@@ -18,15 +18,15 @@ from tailrace.pipeline import opening
 from tailrace.pipeline.guard import ParkingGuard
 from tailrace.pipeline.receipts import ROW, Tally
 from tailrace.pipeline.worker import freeze_gc
+from tailrace.position import Lsn, Position
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.pipeline.guard import Guard
     from tailrace.pipeline.opening import Target
-    from tailrace.position import Position
 
-_NOTE_S = 0.2
+_NOTE_S, _NOTE_WRITTEN_S = 0.2, 2.0
 
 
 class Delivery:
@@ -39,6 +39,7 @@ class Delivery:
         self._guard: Guard | None = None
         self._record: _OpenRecord | None = None
         self._last = (-1, -1)
+        self._noted_s = time.monotonic()
         self._written = False
         """Whether something is written and not decided."""
         self._upto: Position | None = None
@@ -71,6 +72,15 @@ class Delivery:
         self._tally.take(messages)
         guard.write(messages)
         self._written = True
+        self._note_written()
+
+    def _note_written(self) -> None:
+        """Note how far this task has come: its batch moves the position only when it ends."""
+        now = time.monotonic()
+        if self._target.records is not None and now - self._noted_s >= _NOTE_WRITTEN_S:
+            self._noted_s = now
+            written = Position(Lsn(self._last[0]), self._last[1])
+            OpenBatches(self._target.records).note_written(self._lane, written)
 
     def release(self, number: int, after: Position) -> None:
         """Deliver the parked messages of a release, after a position."""

@@ -39,6 +39,8 @@ Park = Literal["key", "message", "never"]
 
 _HELD = Reason(code="HELD", reason="an earlier message of its key is parked")
 _PART_BYTES = 8 << 20
+_REWRITE_BYTES = 64 << 20
+"""How much is kept to be written again without a refused message; more is delivered again."""
 
 
 class Guard(Protocol):
@@ -131,6 +133,8 @@ class ParkingGuard:
         """Messages of this batch that an earlier attempt has parked, or delivered in a release."""
         self._unflushed: list[pa.RecordBatch] = []
         """What an all-or-nothing sink forgets if it refuses a message."""
+        self._unflushed_bytes = 0
+        """Their size. Beyond the limit they are not kept."""
         self._rows: list[pa.RecordBatch] = []
         """Parked messages that are not durable yet."""
         self._parked = 0
@@ -153,9 +157,32 @@ class ParkingGuard:
             # The sink may store the position now, and a replay would then pass over what is parked.
             self._write_part()
         if self._flushes.all_or_nothing:
-            self._unflushed.append(messages)
+            self._remember(messages)
         if messages.num_rows:
             self._sink.write(messages)
+
+    def _remember(self, messages: pa.RecordBatch) -> None:
+        """Keep messages until the flush, unless a large transaction exceeds the memory for it."""
+        self._unflushed_bytes += messages.nbytes
+        self._unflushed.append(messages)
+        if self._unflushed_bytes > _REWRITE_BYTES:
+            self._unflushed.clear()
+
+    def _unwritten(self) -> list[pa.RecordBatch]:
+        """What an all-or-nothing sink has forgotten, without what is parked.
+
+        Raises SinkUnreachableError if it is not kept: the batch is delivered again, and what was
+        parked in this attempt is passed over.
+        """
+        if self._unflushed_bytes > _REWRITE_BYTES:
+            self._write_part()
+            raise SinkUnreachableError(
+                "the sink refused messages of a large transaction: it is delivered again "
+                "without them",
+                hint="The refused messages are parked: tailrace parked ls.",
+            )
+        again, self._unflushed, self._unflushed_bytes = self._unflushed, [], 0
+        return again
 
     def release(self, messages: pa.RecordBatch) -> Receipt:
         """Deliver parked messages again, rows of RELEASED, and note what became of them."""
@@ -171,13 +198,13 @@ class ParkingGuard:
         while failures:
             again = self._settle(failures)
             if self._flushes.all_or_nothing:
-                again, self._unflushed = self._unflushed, []
+                again = self._unwritten()
             for messages in again:
                 # Not `write`: a message before the refused one of its group does not wait for it.
                 self._send(messages)
             following = self._sink.flush(end=end)
             failures, receipt = following.failures, _sum(receipt, following)
-        self._unflushed.clear()
+        self._unflushed, self._unflushed_bytes = [], 0
         self._note_released()
         self._write_part()
         parked, self._parked = self._parked, 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from tailrace.pipeline.frames import frame
 from tailrace.pipeline.frames.blocks import encoder_of
 from tailrace.pipeline.frames.build import open_log
 from tailrace.pipeline.frames.frame import check_sizes, in_order
@@ -32,7 +33,8 @@ def deliver_open(delivery: Delivery, batch: OpenBatch, source: OpenSource, *, pa
     for part in following.parts():
         now = time.monotonic()
         if part is not None and part.groups:
-            messages = [encoder.encode(group) for group in check_sizes(part.groups)]
+            groups = check_sizes(part.groups, limit=frame.MAX_PARKED_BYTES)
+            messages = [encoder.encode(group) for group in groups]
             delivery.write(in_order(messages), begin)
         flush_s = _FAR_FLUSH_S if following.far else _FLUSH_S
         if part is None or (part.whole and now - flushed_s >= flush_s):

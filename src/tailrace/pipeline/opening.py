@@ -46,6 +46,8 @@ class Target:
     """Whether an expression chooses destinations."""
     folder: Path | None = None
     """For what sinks know of their destination."""
+    records: Path | None = None
+    """For notes of what the lanes have written."""
     retry: Retry = field(default_factory=Retry)
     ordered: bool = True
     """Whether the messages of a key stay in order."""

@@ -81,6 +81,7 @@ def start(
     stages = plan.make(spark, pipeline, name=name, log=log, after=after, dsn=dsn, also=waiting)
     spec = spec_of(name, pipeline, log, stages)
     parking = _parking_of(pipeline, folders, after, history=began.history)
+    records = checkpoint.open_folder(folder)
     target = Target(
         name=name,
         run=uuid.uuid4().hex,
@@ -91,6 +92,7 @@ def start(
         began=began,
         routed=bool(pipeline.route),
         folder=folders.sink,
+        records=records,
         retry=pipeline.retry,
         ordered=pipeline.order == "key",
         parking=parking,
@@ -100,7 +102,6 @@ def start(
     # Rows of several lanes pass through a shuffle, which ends before delivery begins.
     pushed = stages is None or _push_bytes(spark) in _PUSH_BYTES
     open_s = max_open_s if pipeline.lanes == 1 and pushed else 0.0
-    records = checkpoint.open_folder(folder)
     if stages is None:
         far = SINKS.find(pipeline.sink.type).backlog_in_one_task
         source = OpenSource(

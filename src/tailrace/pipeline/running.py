@@ -115,10 +115,16 @@ class Runner:
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread. Returns whether it has ended."""
         self._thread.join(timeout_s)
-        if self._traces is not None and not self._thread.is_alive():
-            self._traces.close()
+        ended = not self._thread.is_alive()
+        if ended and self._traces is not None:
+            self._traces.end()
+        return ended
+
+    def close(self, deadline: float) -> None:
+        """Send the last spans, until a time of the monotonic clock."""
+        if self._traces is not None:
+            self._traces.close(deadline)
             self.progress.set(spans_lost=self._traces.lost)
-        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while not self._stopping.is_set():

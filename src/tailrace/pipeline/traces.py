@@ -7,9 +7,11 @@ come from the log, not from delivery: entries whose bytes contain annotations ar
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import random
 import threading
+import time
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
@@ -38,7 +40,8 @@ if TYPE_CHECKING:
 
 MAX_LINKS = 128
 _QUEUED, _TOGETHER = 1000, 64
-_CLOSE_S = 5.0
+_END_S = 1.0
+"""How long a stop waits for a request that was ended."""
 _MARK = b"annotations.set"
 """Part of the prefixes of messages that set annotations."""
 _TRACEPARENT = r'"traceparent"\s*:\s*"(?P<parent>[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})'
@@ -81,6 +84,7 @@ class Traces:
         self._queue: queue.Queue[Batch | None] = queue.Queue(_QUEUED)
         self._events = structlog.get_logger()
         self._reachable = True
+        self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
         self._thread.start()
 
@@ -119,23 +123,25 @@ class Traces:
             )
         )
 
-    def close(self) -> None:
-        """Send what is queued, for some seconds at most; the rest is lost."""
-        try:
+    def end(self) -> None:
+        """End the thread after what is queued. Does not wait."""
+        self._ending.set()
+        # A thread that waits has an empty queue.
+        with contextlib.suppress(queue.Full):
             self._queue.put_nowait(None)
-            self._thread.join(_CLOSE_S)
-        except queue.Full:
-            pass
+
+    def close(self, deadline: float) -> None:
+        """Send what is queued, until a time of the monotonic clock; the rest is lost."""
+        self.end()
+        self._thread.join(max(deadline - time.monotonic(), 0))
         self._exporter.close()
-        self._thread.join(_CLOSE_S)
+        self._thread.join(max(deadline + _END_S - time.monotonic(), 0))
 
     def _run(self) -> None:
-        ending = False
-        while not ending:
+        while not self._ending.is_set() or not self._queue.empty():
             found = [self._queue.get()]
-            while found[-1] is not None and len(found) < _TOGETHER and not self._queue.empty():
+            while len(found) < _TOGETHER and not self._queue.empty():
                 found.append(self._queue.get_nowait())
-            ending = found[-1] is None
             batches = [each for each in found if each is not None]
             if batches and not self._sent(batches):
                 self.lost += len(batches)

@@ -35,6 +35,7 @@ from tailrace.checkpoint import batches_of
 from tailrace.log.format import mark as marks
 from tailrace.log.retention import pin_files
 from tailrace.log.segments import Segments
+from tailrace.open_batch import WRITTEN
 from tailrace.replica.small_state import (
     CHECKPOINTS,
     CONTROL,
@@ -59,7 +60,7 @@ _IN_MEMORY_BYTES = 64 << 10
 """Files up to this size are read at once: some are overwritten in place. Larger ones never are."""
 _CHUNK = 1 << 20
 _DATABASE = ".db"
-_PASSING = (".tmp", "-wal", "-shm", "-journal", ".lock", ".sock")
+_PASSING = (".tmp", "-wal", "-shm", "-journal", ".lock", ".sock", WRITTEN)
 """Ends of names that mean nothing on another machine."""
 
 

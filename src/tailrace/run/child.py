@@ -15,6 +15,7 @@ from __future__ import annotations
 import enum
 import math
 import signal
+import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,7 +27,6 @@ from tailrace.observe.figures import ProcessFigures
 from tailrace.run.exit_codes import ERRORS, FINAL, exit_name
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Sequence
 
     from tailrace.config.pinned import Pin
@@ -47,6 +47,8 @@ class Spec:
     """How long a stop may take before the process is killed."""
     reloads: bool = True
     """Whether it restarts when the settings are reloaded."""
+    final: frozenset[int] = frozenset(FINAL)
+    """Exit codes that a restart cannot fix."""
     ends_all: frozenset[int] = frozenset()
     """Exit codes after which the other processes have nothing to do either."""
     idle: Callable[[], bool] = lambda: False
@@ -127,8 +129,14 @@ class Child:
             self._start(now)
 
     def _start(self, now: float) -> None:
+        try:
+            self._running = self._launcher.start(self.spec.command)
+        except (OSError, subprocess.SubprocessError) as error:
+            # Too many processes, or no memory. The others run.
+            self._events.error("process.not_started", reason=str(error))
+            self._back_off(now)
+            return
         self.restarts += self.exit_code is not None
-        self._running = self._launcher.start(self.spec.command)
         self._started_at = now
         self.state = State.RUNNING
         self._events.info("process.started", pid=self._running.pid, restarts=self.restarts)
@@ -139,18 +147,22 @@ class Child:
             self._reload_deadline = 0.0
             self.state, self._start_at = State.WAITING, now
             return
-        if code in FINAL:
+        if code in self.spec.final:
             self.state = State.FAILED
-            hint = FINAL[code].default_hint
+            hint = FINAL[code].default_hint if code in FINAL else ""
             self._events.error("process.failed", exit=exit_name(code), hint=hint)
             return
         if now - self._started_at >= HEALTHY_S:
             self._backoff.reset()
-        delay_s = self._backoff.next_s()
-        self.state, self._start_at = State.BACKING_OFF, now + delay_s
+        delay_s = self._back_off(now)
         self._events.warning(
             "process.restarting", exit=exit_name(code), retry_in_s=round(delay_s, 1)
         )
+
+    def _back_off(self, now: float) -> float:
+        delay_s = self._backoff.next_s()
+        self.state, self._start_at = State.BACKING_OFF, now + delay_s
+        return delay_s
 
     def _kill(self, running: Running) -> None:
         self._events.error("process.killed", reason=f"no exit within {self.spec.stop_s:g} s")
@@ -159,7 +171,8 @@ class Child:
     def reload(self, now: float) -> None:
         """Restart the process, so that it reads the settings again. Revives a failed one."""
         if self._running is not None:
-            self._reload_deadline = now + self.spec.stop_s
+            # A reload that is under way keeps its limit.
+            self._reload_deadline = self._reload_deadline or now + self.spec.stop_s
             self._running.terminate()
         elif self.state in {State.FAILED, State.BACKING_OFF}:
             self.state, self._start_at = State.WAITING, now

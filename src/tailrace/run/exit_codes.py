@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
 
-from tailrace.errors import Retry, TailraceError
+from tailrace.errors import Retry, error_kinds
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-def _errors(kind: type[TailraceError]) -> Iterator[tuple[int, type[TailraceError]]]:
-    for child in kind.__subclasses__():
-        if "code" in vars(child):
-            yield child.exit_code, child
-        yield from _errors(child)
-
-
-ERRORS = {code: kind for code, kind in _errors(TailraceError) if code != 1}
+ERRORS = {kind.exit_code: kind for kind in error_kinds() if kind.exit_code != 1}
 """The errors by their exit codes. 1 is none of them: any crash may have it."""
 FINAL = {code: kind for code, kind in ERRORS.items() if kind.retry is Retry.NEVER}
 """The exit codes that a restart cannot fix."""

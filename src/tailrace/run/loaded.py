@@ -69,6 +69,21 @@ def loaded_file(data: Path) -> StateFile[Loaded]:
     return StateFile(data / _FOLDER / "running.json", Loaded)
 
 
+def running(data: Path) -> Loaded:
+    """The settings that run on a data folder. Raises ConfigError if they are not known."""
+    found = loaded_file(data).read()
+    if found is None:
+        raise _unknown(data)
+    return found
+
+
+def _unknown(data: Path) -> ConfigError:
+    return ConfigError(
+        f"no settings are known to run on the data folder {data}",
+        hint="Start `tailrace run`, or name its data folder with --data.",
+    )
+
+
 def order_file(data: Path) -> StateFile[Order]:
     """The file of the last order."""
     return StateFile(data / _FOLDER / "order.json", Order)
@@ -85,10 +100,7 @@ class Digests:
         """With the key of a data folder. Raises ConfigError if there is none."""
         key = _read_key(data)
         if key is None:
-            raise ConfigError(
-                f"no settings are known to run on the data folder {data}",
-                hint="Start `tailrace run`, or pass the settings file whose `data` it uses.",
-            )
+            raise _unknown(data)
         return cls(key)
 
     @classmethod

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _WAIT_S = 60.0
 """How long the processes of a dead supervisor may take to end."""
 _POLL_S = 0.05
+_OWNER_BYTES = 16
 
 
 @contextlib.contextmanager
@@ -31,7 +32,9 @@ def data_folder_lock(
     """Hold the lock of a command; its file descriptor. Raises AlreadyRunningError."""
     try:
         private.create_folder(where)
-        lock = (where / f"{command}.lock").open("a+")
+        path = where / f"{command}.lock"
+        path.touch()
+        lock = path.open("r+")
     except OSError as error:
         raise StorageError(f"cannot use {where}: {error.strerror}") from error
     with lock:
@@ -43,10 +46,14 @@ def data_folder_lock(
                     hint="Stop it first, or set `data` to another folder.",
                 )
             time.sleep(_POLL_S)
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
+        _write_owner(lock.fileno())
         yield lock.fileno()
+
+
+def _write_owner(lock: int) -> None:
+    """Write who holds the lock, over who held it. It is for messages: a full disk has to do."""
+    with contextlib.suppress(OSError):
+        os.pwrite(lock, f"{os.getpid()}\n".ljust(_OWNER_BYTES).encode(), 0)
 
 
 def _acquire(lock: TextIO) -> bool:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
+import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from tailrace.access.identity import Level
@@ -22,7 +24,7 @@ from tailrace.run import query
 from tailrace.run.admission import identity_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 ENDPOINTS = {
     "GET /parked/PIPELINE": "a page of parked messages: ?limit, after, id, key, destination, code",
     "GET /parked/PIPELINE/NUMBER": "one parked message, with its payload",
+    "GET /parked/PIPELINE/export": "all of them with payloads, as JSON Lines: ?id, key, …",
     "GET /parked/PIPELINE/orders": "retries and drops, and what became of their messages",
     "POST /parked/PIPELINE/retry": "send messages again: {ids, key, destination, code} or {all}",
     "POST /parked/PIPELINE/drop": "delete messages: the same",
@@ -65,6 +68,7 @@ class ParkedEndpoints:
         """The routes, in the order in which they are tried."""
         return [
             Route("/parked/{pipeline}", self._list),
+            Route("/parked/{pipeline}/export", self._export),
             Route("/parked/{pipeline}/orders", self._orders),
             Route("/parked/{pipeline}/retry", self._retry, methods=["POST"]),
             Route("/parked/{pipeline}/drop", self._drop, methods=["POST"]),
@@ -73,15 +77,9 @@ class ParkedEndpoints:
 
     async def _list(self, request: Request) -> Response:
         await self._accept(request, level=Level.VIEWER)
-        given = request.query_params
-        limit = query.number(given, "limit", _LIMIT, _MOST)
-        after = query.number(given, "after", 0)
-        selection = Selection(
-            ids=tuple(given.getlist("id")),
-            key=given.get("key"),
-            destination=given.get("destination", ""),
-            code=given.get("code", ""),
-        )
+        limit = query.number(request.query_params, "limit", _LIMIT, _MOST)
+        after = query.number(request.query_params, "after", 0)
+        selection = _selection(request)
 
         def read() -> dict[str, Any]:
             with control.listing(self._config, request.path_params["pipeline"]) as listing:
@@ -93,6 +91,18 @@ class ParkedEndpoints:
                 }
 
         return reply(await _found(read))
+
+    async def _export(self, request: Request) -> Response:
+        await self._accept(request, level=Level.VIEWER)
+        pipeline, selection = request.path_params["pipeline"], _selection(request)
+        listing = await _found(lambda: control.listing(self._config, pipeline))
+
+        def lines() -> Iterator[bytes]:
+            with listing:
+                for document in control.export(listing, selection):
+                    yield orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
+
+        return StreamingResponse(lines(), media_type="application/jsonl")
 
     async def _show(self, request: Request) -> Response:
         await self._accept(request, level=Level.VIEWER)
@@ -148,3 +158,13 @@ async def _found(read: Callable[[], Any]) -> Any:
         return await run_in_threadpool(read)
     except ConfigError as error:
         raise HTTPException(404, f"{error} {error.hint}".strip()) from error
+
+
+def _selection(request: Request) -> Selection:
+    given = request.query_params
+    return Selection(
+        ids=tuple(given.getlist("id")),
+        key=given.get("key"),
+        destination=given.get("destination", ""),
+        code=given.get("code", ""),
+    )

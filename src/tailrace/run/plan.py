@@ -22,8 +22,8 @@ from tailrace.access.access import check_protection
 from tailrace.config import load
 from tailrace.config.document import at, leaves, replaced
 from tailrace.errors import ConfigError
-from tailrace.run.loaded import Digests, digest_of, is_secret, loaded_file, shown
-from tailrace.run.processes import FIXED, Roster, reads
+from tailrace.run.loaded import Digests, digest_of, is_secret, running, shown
+from tailrace.run.processes import FIXED, RUN_READS, Roster, reads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -140,27 +140,22 @@ class Plan:
         more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
         raise ConfigError(
             f"a restart of `tailrace run` is needed for {', '.join(keys[:3])}{more}",
-            hint="Restart `tailrace run`, or take these changes out of the file. Nothing was "
+            hint="Restart `tailrace run`, or remove these changes from the file. Nothing was "
             "applied.",
         )
 
 
 def propose(data: Path, file: Path | None = None) -> tuple[Loaded, Plan]:
     """What runs on a data folder, and the plan of a settings file, or of the one it has loaded."""
-    running = loaded_file(data).read()
-    if running is None:
-        raise ConfigError(
-            f"no settings are known to run on the data folder {data}",
-            hint="Start `tailrace run`, or name its data folder with --data.",
-        )
-    file = file or Path(running.file)
-    return running, plan(running, load(file, on_disk=True), file, Digests.of(data), data)
+    loaded = running(data)
+    file = file or Path(loaded.file)
+    return loaded, plan(loaded, load(file, on_disk=True), file, Digests.of(data), data)
 
 
-def plan(running: Loaded, config: Config, file: Path, digests: Digests, data: Path) -> Plan:
+def plan(loaded: Loaded, config: Config, file: Path, digests: Digests, data: Path) -> Plan:
     """What loading the settings of a file would do. `data` is the folder of what runs."""
-    before, after = running.settings, digests.document(config)
-    for path in running.overridden:
+    before, after = loaded.settings, digests.document(config)
+    for path in loaded.overridden:
         after = replaced(after, path, at(before, path))
     effects = _Effects(before, after, lambda name: _started(data, name), _refusal(config, after))
     objects = tuple(_objects(before, after, effects))
@@ -174,7 +169,7 @@ def plan(running: Loaded, config: Config, file: Path, digests: Digests, data: Pa
     )
     return Plan(
         file=file, objects=objects, processes=restarted, digest=digest_of(after),
-        overridden=running.overridden,
+        overridden=loaded.overridden,
     )  # fmt: skip
 
 
@@ -207,7 +202,7 @@ class _Effects:
             return Effect.RUN, reason
         if reason := self._unread(path, old):
             return Effect.NOTHING, reason
-        restarts = old.pipelines and path[0] in ("pipelines", "spark")
+        restarts = old.pipelines and reads("pipelines", path)
         return (Effect.PIPELINE if restarts else Effect.RELOAD), ""
 
     def _restart(self, path: KeyPath, old: Roster) -> str:
@@ -216,6 +211,8 @@ class _Effects:
             return "all state of the running system is in that folder"
         if reason := _other_process(path, old, Roster.of(self.after)):
             return reason
+        if path in RUN_READS and old.replicated:
+            return "`tailrace run` reads it when it starts"
         fixed = [name for name in old.names if name in FIXED and reads(name, path)]
         return f"the process {fixed[0]} reads it when it starts" if fixed else ""
 

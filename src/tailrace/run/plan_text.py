@@ -16,7 +16,7 @@ _MAX_CHARACTERS = 200
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 _RESTARTS = {
     "pipelines": "all pipelines stop in order and resume at their checkpoints",
-    "serve": "the HTTP endpoints are gone for a moment, and the console asks for a login again",
+    "serve": "the HTTP endpoints pause for a moment, and the console asks for a login again",
     "watch": "the watchdog continues with its alerts",
     "replicate": "followers connect again",
 }
@@ -42,9 +42,9 @@ def summary_lines(plan: Plan) -> Iterator[str]:
         names = ", ".join(each.title for each in plan.blocked)
         yield f"A reload is refused as a whole because of: {names}."
     elif not plan.processes:
-        yield "A reload restarts no process. Capture goes on."
+        yield "A reload restarts no process. Capture continues."
     else:
-        yield f"A reload restarts {', '.join(plan.processes)}. Capture goes on."
+        yield f"A reload restarts {', '.join(plan.processes)}. Capture continues."
         yield from (f"{name}: {_RESTARTS[name]}." for name in plan.processes)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from tailrace.config.document import at
-from tailrace.errors import LogFencedError
+from tailrace.errors import AlreadyRunningError, ConfigError, LogFencedError
 from tailrace.run.child import Spec
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 FIXED = frozenset({"capture"})
 """Processes that a reload does not restart: PostgreSQL would wait for an acknowledgement."""
+RUN_READS = frozenset({("replication", "takeover")})
+"""Keys that the supervisor itself reads when it starts."""
 _READS: dict[str, tuple[KeyPath, ...]] = {
     "capture": (
         *(("source",), ("log",), ("capture",), ("data",)),
@@ -132,7 +134,9 @@ def _watchdog(config: Config, file: Path, *options: str) -> list[Spec]:
     if config.alerts is None or not config.alerts.supervised:
         return []
     command = (sys.executable, "-m", "tailrace.cli", "watch", "-c", str(file), *options)
-    return [Spec(name="watch", command=command, worker=False, stop_s=15.0)]
+    # A disk that fails is what it has to report, as soon as it can start.
+    final = frozenset({ConfigError.exit_code, AlreadyRunningError.exit_code})
+    return [Spec(name="watch", command=command, worker=False, stop_s=15.0, final=final)]
 
 
 def _log_exists(path: Path) -> bool:

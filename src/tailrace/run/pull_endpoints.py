@@ -212,7 +212,8 @@ class PullEndpoints:
                 return listing.exhausted(after=after, limit=min(limit, _MOST))
 
         found = await run_in_threadpool(read)
-        return reply({"messages": [exhausted_document(each) for each in found]})
+        documents = [exhausted_document(each) for each in found]
+        return reply({"messages": documents, "next": found[-1].number if found else None})
 
     async def _retry(self, request: Request) -> Response:
         return await self._decide(request, "retry")

@@ -99,7 +99,7 @@ class Reloads:
         return config, Pin(self._file, content)
 
     def _changed(self) -> ConfigError:
-        return ConfigError(f"{self._file} was changed while it was read", hint="Try again.")
+        return ConfigError(f"{self._file} was changed while it was read", hint="Retry.")
 
     def _compared(self, config: Config, order: Order) -> frozenset[str]:
         if self._loaded is None or self._digests is None:

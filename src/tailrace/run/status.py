@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from tailrace import private
-from tailrace.errors import CorruptError
+from tailrace.errors import CorruptError, StorageError
 from tailrace.observe.copies import (  # noqa: TC001 - pydantic reads the annotations
     BackfillFigures,
     SnapshotFigures,
@@ -110,7 +110,7 @@ def read(where: Path, process: str, kind: type[S], *, now: float | None = None) 
     try:
         age_s = (time.time() if now is None else now) - file.path.stat().st_mtime
         content = file.read()
-    except (OSError, CorruptError):
+    except (OSError, CorruptError, StorageError):
         return None
     if content is None:
         return None

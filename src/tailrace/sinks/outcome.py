@@ -41,6 +41,8 @@ class Outcome:
     """How often the message was sent, or was found to be invalid."""
     retry_after_s: float | None = None
     """When the destination wants the next attempt; None if it does not say."""
+    in_part: bool = False
+    """Whether only a part of the destination asks for fewer messages, such as a shard."""
 
     @classmethod
     def refused(cls, error: TailraceError) -> Self:

@@ -22,6 +22,14 @@ class Retry(Section):
         ge=0,
         description="Max seconds from the first attempt on; after that there is no other one.",
     )
+    alone_s: float = Field(
+        default=60.0,
+        ge=0,
+        description=(
+            "Seconds before a message is parked that fails while no other one is accepted. They "
+            "double for each further message, up to ten times."
+        ),
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

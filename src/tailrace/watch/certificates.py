@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from tailrace.postgres.connection import certificate_files
 from tailrace.watch.facts import CertificateFact
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     from tailrace.config import Config
 
-_OWN = frozenset({"cert", "tls_cert", "tls_certificate"})
-_AUTHORITIES = frozenset({"ca", "tls_ca"})
+OWN = frozenset({"cert", "certificate", "tls_certificate"})
+AUTHORITIES = frozenset({"ca", "tls_ca"})
+"""The keys of settings that name files with certificates."""
 _LIBPQ = {"sslcert": False, "sslrootcert": True}
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _MAX_BYTES = 4 << 20
@@ -38,8 +39,6 @@ def certificates(config: Config) -> tuple[CertificateFact, ...]:
 
 def _files(config: Config) -> Iterator[tuple[str, Path, bool]]:
     """Key, file, and whether it holds authorities."""
-    for name, path in certificate_files(config.source.dsn.get_secret_value()).items():
-        yield f"source.dsn {name}", path, _LIBPQ[name]
     yield from _named("", config)
 
 
@@ -50,8 +49,11 @@ def _named(prefix: str, value: object) -> Iterator[tuple[str, Path, bool]]:
         return
     for name, each in value.items():
         key = f"{prefix}.{name}" if prefix else str(name)
-        if name in _OWN | _AUTHORITIES and each and isinstance(each, (str, Path)):
-            yield key, Path(each), name in _AUTHORITIES
+        if name == "dsn" and isinstance(each, SecretStr):
+            for option, path in certificate_files(each.get_secret_value()).items():
+                yield f"{key} {option}", path, _LIBPQ[option]
+        elif name in OWN | AUTHORITIES and each and isinstance(each, (str, Path)):
+            yield key, Path(each), name in AUTHORITIES
         else:
             yield from _named(key, each)
 

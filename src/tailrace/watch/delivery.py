@@ -1,8 +1,9 @@
-"""Sends messages, each channel in a thread of its own, in order, until it is accepted.
+"""Sends messages, each channel in a thread of its own, until they are accepted.
 
 A receiver that is away or hangs delays its own channel only. A message that was not accepted is
-sent again with a growing delay; its id stays the same, so that a receiver can recognise one that it
-has accepted without saying so. After three days a message is dropped.
+sent again with a growing delay, after those of other alerts: it may be refused for ever. Messages
+of one alert keep their order. The id of a message stays the same, so that a receiver can recognise
+one that it has accepted without saying so. After three days a message is dropped.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Outbox:
         done: Callable[[Message], None],
         *,
         backoff: Callable[[], Backoff] = retry_backoff,
-        send: Callable[[Channel, Message], None] = send,
+        send: Callable[[Channel, Message], str] = send,
     ) -> None:
         self._channel = channel
         self._done = done
@@ -67,7 +68,7 @@ class Outbox:
         return len(self._messages)
 
     def put(self, message: Message) -> None:
-        """Send a message after those before it. A repetition that waits already is enough."""
+        """Send a message, in time. A repetition that waits already is enough."""
         with self._changed:
             if message.kind == "repeat" and any(
                 each.kind == "repeat" and each.alert == message.alert for each in self._messages
@@ -111,12 +112,15 @@ class Outbox:
             failures += 1
             delay_s = self._backoff.next_s()
             with self._changed:
+                self._messages = deque(
+                    sorted(self._messages, key=lambda each: each.alert == message.alert)
+                )
                 # New messages do not shorten the delay; a stop does.
                 self._changed.wait_for(lambda: self._stopping, delay_s)
 
     def _deliver(self, message: Message) -> bool:
         try:
-            self._send(self._channel, message)
+            refused = self._send(self._channel, message)
         except Exception as failure:
             known = failure if isinstance(failure, AlertUndeliveredError) else None
             # The text of an unknown error may quote an address.
@@ -129,7 +133,9 @@ class Outbox:
             )
             self.error = reason
             return False
-        self.error = ""
+        self.error = refused
+        if refused:
+            self._events.warning("alert.partly_undelivered", reason=refused)
         self._events.info("alert.delivered", kind=message.kind, check=message.check)
         return True
 

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from tailrace.position import Lsn, Position
 
 
+UNANSWERED_S = 15.0
+"""An answer of PostgreSQL that is older says nothing about now. The watchdog asks every two
+seconds, and gives up after five."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """The status file of a process."""
@@ -41,6 +46,8 @@ class ProcessFact:
     """waiting, running, backing-off, failed, stopped."""
     code: str = ""
     restarts: int = 0
+    exit_code: int | None = None
+    """Of its last run."""
     pid: int | None = None
 
 
@@ -52,6 +59,8 @@ class PipelineFact:
     state: str = ""
     code: str = ""
     position: Position | None = None
+    written: Mapping[int, Position] = field(default_factory=dict)
+    """By lane, what a batch that lasts has written to the sink."""
     committed_at: float | None = None
     """Commit time of the last transaction delivered, in seconds since 1970."""
     refused: tuple[str, ...] = ()
@@ -103,6 +112,8 @@ class FileFacts:
     """What the files say."""
 
     run: Report | None = None
+    loaded_at: str = ""
+    """When `tailrace run` has loaded its settings; empty if it is not known."""
     reports: Mapping[str, Report] = field(default_factory=dict)
     """By process: capture, pipelines, replicate, follow."""
     processes: tuple[ProcessFact, ...] = ()
@@ -113,10 +124,13 @@ class FileFacts:
     leader_connected: bool | None = None
     """On a follower, whether its leader is connected."""
     log: LogFact | None = None
+    term: int | None = None
+    """Of the log."""
     log_error: str = ""
     log_bytes: int | None = None
     disks: tuple[DiskFact, ...] = ()
     memory_bytes: int | None = None
+    """The least within half a minute."""
     memory_limit_bytes: int | None = None
     certificates: tuple[CertificateFact, ...] = ()
 

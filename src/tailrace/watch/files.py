@@ -10,13 +10,17 @@ import contextlib
 import json
 import os
 import time
+from collections import deque
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from tailrace import checkpoint
 from tailrace.errors import TailraceError
 from tailrace.log.format import mark as marks
+from tailrace.log.lease import last_epoch
 from tailrace.log.store import LocalStore
+from tailrace.log.term import term_of
 from tailrace.parking.listing import Listing
 from tailrace.position import Position
 from tailrace.process import alive
@@ -37,13 +41,26 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.config import Config
+    from tailrace.watch.facts import CertificateFact
 
 PROCESSES = ("capture", "pipelines", "replicate", "follow")
 """The processes that write a status file."""
 _SIZES_EVERY_S, _CERTIFICATES_EVERY_S = 10.0, 600.0
+_MEMORY_SAMPLES = 3
+"""The least of these counts: between two collections of garbage, a JVM may take all that it may."""
 _PG_EPOCH_S = 946_684_800
 """2000-01-01 in seconds since 1970: PostgreSQL counts microseconds from there."""
 _MAX_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    """What takes long to read."""
+
+    memory_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    log_bytes: int | None = None
+    parked: Mapping[str, int | None] = field(default_factory=dict)
 
 
 class FileWatch:
@@ -54,8 +71,10 @@ class FileWatch:
         self._clock = clock
         self._status = config.data / "status"
         self._log = LocalStore(config.log.path)
-        self._slow: dict[str, Any] = {}
-        self._slow_at = self._certificates_at = float("-inf")
+        self._memory: deque[int] = deque(maxlen=_MEMORY_SAMPLES)
+        self._sizes = _Sizes()
+        self._certificates: tuple[CertificateFact, ...] = ()
+        self._sizes_at = self._certificates_at = float("-inf")
 
     def ask(self) -> FileFacts:
         """Read once."""
@@ -63,9 +82,10 @@ class FileWatch:
         reports = {name: _report(self._status / f"{name}.json") for name in PROCESSES}
         known = {name: report for name, report in reports.items() if report is not None}
         self._ask_slowly(run, known)
-        log, log_error = self._read_log()
+        log, term, log_error = self._read_log()
         return FileFacts(
             run=run,
+            loaded_at=str(_content(self._config.data / "settings" / "running.json").get("at", "")),
             reports=known,
             processes=tuple(_processes(run)),
             pipelines=tuple(self._pipelines(known.get("pipelines"))),
@@ -73,37 +93,47 @@ class FileWatch:
             followers=tuple(_followers(known.get("replicate"))),
             leader_connected=_flag(known.get("follow"), "connected"),
             log=log,
+            term=term,
             log_error=log_error,
             disks=tuple(self._disks()),
-            **{name: value for name, value in self._slow.items() if name != "parked"},
+            log_bytes=self._sizes.log_bytes,
+            memory_bytes=self._sizes.memory_bytes,
+            memory_limit_bytes=self._sizes.memory_limit_bytes,
+            certificates=self._certificates,
         )
 
     def _ask_slowly(self, run: Report | None, reports: Mapping[str, Report]) -> None:
         now = self._clock()
-        if now - self._slow_at >= _SIZES_EVERY_S:
-            self._slow_at = now
+        if now - self._sizes_at >= _SIZES_EVERY_S:
+            self._sizes_at = now
             pids = [each.pid for each in (run, *reports.values()) if each and each.alive]
-            self._slow |= {
-                "memory_bytes": memory.used_bytes([*pids, os.getpid()]),
-                "memory_limit_bytes": memory.limit_bytes(),
-                "log_bytes": _size(self._config.log.path),
-                "parked": {name: self._parked(name) for name in self._config.pipelines},
-            }
+            used = memory.used_bytes([*pids, os.getpid()])
+            if used is not None:
+                self._memory.append(used)
+            self._sizes = _Sizes(
+                memory_bytes=min(self._memory, default=None),
+                memory_limit_bytes=memory.limit_bytes(),
+                log_bytes=_size(self._config.log.path),
+                parked={name: self._parked(name) for name in self._config.pipelines},
+            )
         if now - self._certificates_at >= _CERTIFICATES_EVERY_S:
             self._certificates_at = now
-            self._slow["certificates"] = certificates(self._config)
+            self._certificates = certificates(self._config)
 
-    def _read_log(self) -> tuple[LogFact | None, str]:
+    def _read_log(self) -> tuple[LogFact | None, int | None, str]:
+        """The end of the log, its term, and why they cannot be read."""
         try:
+            term = term_of(last_epoch(self._log))
             mark = marks.read(self._log, marks.for_readers(self._log))
         except TailraceError as error:
-            return None, error.code
+            return None, None, error.code
         except OSError as error:
-            return None, error.strerror or type(error).__name__
+            return None, None, error.strerror or type(error).__name__
         if mark is None:
-            return None, ""
+            return None, term, ""
         committed_at = mark.time / 1e6 + _PG_EPOCH_S
-        return LogFact(end=mark.position, end_lsn=mark.end_lsn, committed_at=committed_at), ""
+        log = LogFact(end=mark.position, end_lsn=mark.end_lsn, committed_at=committed_at)
+        return log, term, ""
 
     def _pipelines(self, report: Report | None) -> Iterator[PipelineFact]:
         reported = _mapping(report.content.get("pipelines")) if report else {}
@@ -115,18 +145,22 @@ class FileWatch:
                 state=str(figures.get("state", "")),
                 code=str(figures.get("code", "")),
                 # Before its first batch a process reports none: a sink may hang in that one.
-                position=_position(figures.get("position")) or self._checkpoint(name),
+                position=_position(figures.get("position")) or self._reached(name),
+                written=checkpoint.open_batches(self._checkpoint(name)).written(),
                 committed_at=_time(figures.get("last_committed_at")),
                 refused=tuple(
                     str(_mapping(each).get("destination", ""))
                     for each in (refused if isinstance(refused, list) else ())
                 ),
-                parked=self._slow.get("parked", {}).get(name),
+                parked=self._sizes.parked.get(name),
             )
 
-    def _checkpoint(self, name: str) -> Position | None:
+    def _checkpoint(self, name: str) -> Path:
+        return checkpoint.folder_of(self._config.data, name)
+
+    def _reached(self, name: str) -> Position | None:
         """Where a pipeline continues, by its files."""
-        folder = checkpoint.folder_of(self._config.data, name)
+        folder = self._checkpoint(name)
         try:
             return checkpoint.delivered(folder) or checkpoint.start(folder)
         except (TailraceError, OSError, LookupError, TypeError, ValueError):
@@ -151,23 +185,31 @@ class FileWatch:
                 )
 
 
-def _report(path: Path) -> Report | None:
-    """A status file; None if it is missing, too large or not a JSON object."""
+def _content(path: Path) -> Mapping[str, Any]:
+    """A JSON object; empty if it is missing, too large or something else."""
     try:
         with path.open("rb") as file:
-            age_s = time.time() - os.fstat(file.fileno()).st_mtime
-            content = json.loads(file.read(_MAX_BYTES))
+            return _mapping(json.loads(file.read(_MAX_BYTES)))
     except (OSError, ValueError):
+        return {}
+
+
+def _report(path: Path) -> Report | None:
+    """A status file; None if it is missing or damaged."""
+    try:
+        written_at = path.stat().st_mtime
+    except OSError:
         return None
-    pid = _mapping(content).get("pid")
+    content = _content(path)
+    pid = content.get("pid")
     if not isinstance(pid, int):
         return None
     state = content.get("state")
     return Report(
         pid=pid,
         # From the future: the clock was set back after it was written.
-        age_s=abs(age_s),
-        alive=alive(pid),
+        age_s=abs(time.time() - written_at),
+        alive=alive(pid, wrote_at=written_at),
         state=state if isinstance(state, str) else "",
         content=content,
     )
@@ -177,12 +219,13 @@ def _processes(run: Report | None) -> Iterator[ProcessFact]:
     listed = _mapping(run.content.get("processes")) if run else {}
     for name, each in listed.items():
         figures = _mapping(each)
-        pid, restarts = figures.get("pid"), figures.get("restarts")
+        pid, restarts, exit_code = map(figures.get, ("pid", "restarts", "exit_code"))
         yield ProcessFact(
             name=name,
             state=str(figures.get("state", "")),
             code=str(figures.get("code", "")),
             restarts=restarts if isinstance(restarts, int) else 0,
+            exit_code=exit_code if isinstance(exit_code, int) else None,
             pid=pid if isinstance(pid, int) else None,
         )
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from tailrace.watch.result import Key
+
 Kind = Literal["firing", "repeat", "resolved", "test"]
 VERSION = 1
 
@@ -53,7 +55,7 @@ class Message:
         word = {"firing": self.severity, "repeat": f"still {self.severity}"}.get(
             self.kind, "recovered"
         )
-        return f"{where}: {word}: {f'{self.check} {self.subject}'.strip()}"
+        return f"{where}: {word}: {Key(self.check, self.subject)}"
 
     @property
     def text(self) -> str:

@@ -32,6 +32,7 @@ class Poller(Generic[T]):
         self._every_s = every_s
         self._clock = clock
         self._stop = threading.Event()
+        self._once_more = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._started_at = clock()
         self._answered_at: float | None = None
@@ -46,8 +47,9 @@ class Poller(Generic[T]):
         """Seconds since the last answer, or since the start."""
         return self._clock() - (self._answered_at or self._started_at)
 
-    def stop(self, timeout_s: float = 0.0) -> None:
-        """Stop asking; wait for an answer that is under way for at most so long."""
+    def stop(self, timeout_s: float = 0.0, *, once_more: bool = False) -> None:
+        """Stop asking, after asking `once_more`; wait for the answer for at most so long."""
+        self._once_more = once_more
         self._stop.set()
         self._thread.join(timeout_s)
 
@@ -55,6 +57,8 @@ class Poller(Generic[T]):
         while not self._stop.is_set():
             self.poll()
             self._stop.wait(self._every_s)
+        if self._once_more:
+            self.poll()
 
     def poll(self) -> None:
         """Ask once."""

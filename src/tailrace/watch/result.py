@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from tailrace.errors import Retry, TailraceError
+from tailrace.errors import Retry, error_kinds
 
 
 class State(enum.StrEnum):
@@ -21,6 +21,10 @@ class State(enum.StrEnum):
     def bad(self) -> bool:
         """Whether it leads to an alert."""
         return self in (State.WARNING, State.ERROR)
+
+
+RANK = {"warning": 1, "error": 2}
+"""How severe a bad state is, or an alert."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -75,16 +79,7 @@ def paused(check: str, summary: str, subject: str = "") -> Result:
     return Result(key=Key(check, subject), state=State.PAUSED, summary=summary)
 
 
-def _kinds(kind: type[TailraceError]) -> dict[str, type[TailraceError]]:
-    found = {}
-    for each in kind.__subclasses__():
-        if "code" in vars(each):
-            found[each.code] = each
-        found |= _kinds(each)
-    return found
-
-
-_KINDS = _kinds(TailraceError)
+_KINDS = {kind.code: kind for kind in error_kinds()}
 
 
 def hint_of(code: str) -> str:

@@ -7,9 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tailrace.errors import TailraceError
-from tailrace.log.lease import last_epoch
-from tailrace.log.store import LocalStore
-from tailrace.log.term import slot_name, term_of
+from tailrace.log.term import slot_name
 from tailrace.postgres.probe import Probe
 from tailrace.postgres.slot import PLUGIN
 from tailrace.watch.facts import Beat, SourceFacts
@@ -26,23 +24,38 @@ _MAX_BEATS = 1000
 
 
 class SourceWatch:
-    """The source of a config, as the watchdog's own session sees it."""
+    """The source of a config, as the watchdog's own session sees it.
 
-    def __init__(self, config: Config, *, heartbeat_s: float, clock: Callable[[], float]) -> None:
+    `term` is that of the log, which another thread reads: its disk may hang.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        heartbeat_s: float,
+        term: Callable[[], int | None],
+        clock: Callable[[], float],
+    ) -> None:
         self._config = config
-        self._heartbeat_s = heartbeat_s if config.capture.messages else 0.0
+        self._heartbeat_s = heartbeat_s
+        self._term = term
         self._clock = clock
         self._probe = Probe(config.source.dsn.get_secret_value(), timeout_s=TIMEOUT_S)
         self._beats: deque[Beat] = deque(maxlen=_MAX_BEATS)
         self._next_beat_at = float("-inf")
 
-    def ask(self) -> SourceFacts:
-        """Ask once. A server that does not answer is a fact too."""
-        source = self._config.source
+    def ask(self) -> SourceFacts | None:
+        """Ask once. A server that does not answer is a fact too; None while no term is known."""
+        source, term = self._config.source, self._term()
+        if term is None:
+            return None
         try:
-            term = term_of(last_epoch(LocalStore(self._config.log.path)))
             slot = slot_name(source.slot, term)
             seen = self._probe.observe(base=source.slot, slot=slot, publication=source.publication)
+            # Beats after the end of the WAL were lost with it, by a restore.
+            kept = [each for each in self._beats if each.lsn <= seen.wal_end]
+            self._beats = deque(kept, maxlen=_MAX_BEATS)
             if not seen.standby:
                 self._beat()
         except TailraceError as failure:

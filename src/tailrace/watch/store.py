@@ -7,6 +7,7 @@ every statement may run twice.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import threading
@@ -95,7 +96,12 @@ class History(SqliteReader, Database):
             rows = self.connection.execute(
                 "SELECT document FROM messages ORDER BY at, id"
             ).fetchall()
-        return [Message(**json.loads(document)) for (document,) in rows]
+        found = []
+        for (document,) in rows:
+            # Another release may know other fields.
+            with contextlib.suppress(TypeError, ValueError):
+                found.append(Message(**json.loads(document)))
+        return found
 
     def _alerts(self, condition: str, values: tuple[object, ...]) -> list[Alert]:
         if not self.exists:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import threading
 import time
 import uuid
@@ -22,6 +21,7 @@ from tailrace import private
 from tailrace.config import Alerts
 from tailrace.errors import CorruptError, TailraceError
 from tailrace.observe.health import AlertFigures, ChannelFigures, CheckFigures, WatchFigures
+from tailrace.replica.greeting import node_name
 from tailrace.state_file import StateFile
 from tailrace.watch import store
 from tailrace.watch.alerting import Alerting
@@ -50,11 +50,13 @@ _SETTLED_S = 60.0
 """By then every check that reads files has a result."""
 STOP_S = 5.0
 """How long a stop waits for messages to be delivered."""
+_DISK_S = 1.0
+"""How long a stop waits for a disk to be read or written. It may hang."""
 _STATUS = TypeAdapter(WatchFigures)
 
 
-def run_watch(config: Config, *, follower: bool = False) -> None:
-    """Watch until SIGTERM or SIGINT."""
+def run_watch(config: Config, *, follower: bool = False) -> bool:
+    """Watch until SIGTERM or SIGINT; whether `tailrace run` has loaded other settings meanwhile."""
     stop = threading.Event()
 
     def on_signal(_signum: int, _frame: FrameType | None) -> None:
@@ -63,7 +65,7 @@ def run_watch(config: Config, *, follower: bool = False) -> None:
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, on_signal)
     private.create_folder(config.data / "status")
-    Watchdog(config, follower=follower).run(stop)
+    return Watchdog(config, follower=follower).run(stop)
 
 
 class Watchdog:
@@ -73,7 +75,7 @@ class Watchdog:
         self._config = config
         self._alerts = config.alerts or Alerts()
         self._follower = follower
-        self._host = config.replication.node or socket.gethostname()
+        self._host = node_name(config.replication)
         self._started_at = time.monotonic()
         self._motion = Motion()
         self._results: dict[Key, Result] = {}
@@ -84,11 +86,20 @@ class Watchdog:
         self._alerting = Alerting(self._alerts, firing)
         self._kept = kept
         self._pruned_at = float("-inf")
+        self._loaded_at = ""
+        self._figures = WatchFigures()
         self._status = StateFile(
             config.data / "status" / "watch.json", dict[str, Any], durable=False
         )
+        self._reports = Poller("status", self._write_status, TICK_S)
         self._files = Poller("files", FileWatch(config).ask, TICK_S)
-        source = SourceWatch(config, heartbeat_s=self._alerts.heartbeat_s, clock=time.monotonic)
+        self._heartbeats = self._alerts.heartbeat_s > 0 and config.capture.messages
+        source = SourceWatch(
+            config,
+            heartbeat_s=self._alerts.heartbeat_s if self._heartbeats else 0.0,
+            term=self._term,
+            clock=time.monotonic,
+        )
         self._source = Poller("source", source.ask, _SOURCE_EVERY_S)
 
     def _restore(self) -> tuple[Sequence[Alert], Sequence[Message]]:
@@ -105,26 +116,40 @@ class Watchdog:
             structlog.get_logger().error("watch.history_failed", reason=str(error))
         return [], []
 
-    def run(self, stop: threading.Event) -> None:
-        """Watch until `stop` is set; then look once more, and deliver what waits."""
+    def run(self, stop: threading.Event) -> bool:
+        """Watch until `stop` is set; then look once more, and deliver what waits.
+
+        Without a supervisor it also ends when other settings are loaded, and returns True.
+        """
         structlog.get_logger().info("watch.running", channels=sorted(self._alerts.channels))
         self._writer.start()
         self._delivery.start(self._kept)
+        self._reports.start()
         self._files.start()
         if not self._follower:
             self._source.start()
-        while not stop.wait(TICK_S):
+        reloaded = False
+        while not reloaded and not stop.wait(TICK_S):
             self.tick()
-        self._files.stop(timeout_s=1.0)
+            reloaded = not self._alerts.supervised and self._reloaded()
         if not self._follower:
             self._source.stop()
         # The last states of the others: a final one may be why all of it ends.
-        self._files.poll()
+        self._files.stop(_DISK_S, once_more=True)
         self.tick(state="stopping")
         self._delivery.close(STOP_S)
         self._writer.close(STOP_S)
         self._report("stopped")
+        self._reports.stop(_DISK_S, once_more=True)
         structlog.get_logger().info("watch.stopped")
+        return reloaded
+
+    def _reloaded(self) -> bool:
+        files: FileFacts | None = self._files.answer
+        if files is None or not files.loaded_at:
+            return False
+        self._loaded_at = self._loaded_at or files.loaded_at
+        return files.loaded_at != self._loaded_at
 
     def tick(self, state: str = "watching") -> None:
         """Look, judge, tell and note, once."""
@@ -132,12 +157,17 @@ class Watchdog:
         facts = self._facts(now)
         found = evaluate(facts, self._motion, self._alerts)
         self._note(found, now)
-        for notice in self._alerting.update(self._results, now, gone=self._gone):
+        notices = self._alerting.update(self._results, facts.now, time=now, gone=self._gone)
+        for notice in notices:
             self._send(notice, now)
         if now - self._pruned_at > _PRUNE_EVERY_S:
             self._pruned_at = now
             self._writer.prune(now)
         self._report(state)
+
+    def _term(self) -> int | None:
+        files: FileFacts | None = self._files.answer
+        return None if files is None else files.term
 
     def _facts(self, now: float) -> Facts:
         files: FileFacts | None = self._files.answer
@@ -172,8 +202,10 @@ class Watchdog:
 
     def _gone(self, key: Key) -> bool:
         """Whether what an alert of an earlier run is about is no longer checked."""
+        if key.check == "heartbeat" and not self._heartbeats:
+            return True
         if key in SOURCE_CHECKS:
-            return self._follower or (key.check == "heartbeat" and not self._alerts.heartbeat_s)
+            return self._follower
         if key.subject in self._config.pipelines or self._files.answer is None:
             return False
         return time.monotonic() - self._started_at > _SETTLED_S
@@ -211,8 +243,8 @@ class Watchdog:
         self._writer.write([store.delivered(message)])
 
     def _report(self, state: str) -> None:
-        """Write the status file. On a full disk it replaces its old content in place."""
-        figures = WatchFigures(
+        """Have the status written."""
+        self._figures = WatchFigures(
             state=state,
             checks=tuple(
                 CheckFigures(
@@ -235,9 +267,12 @@ class Watchdog:
             firing=len(self._alerting.firing),
             history_error=self._writer.error,
         )  # fmt: skip
+
+    def _write_status(self) -> None:
+        """Write the status file. On a full disk it replaces its old content in place."""
         header = {"pid": os.getpid(), "time": datetime.now(UTC).isoformat()}
         with contextlib.suppress(OSError):
-            self._status.write(header | _STATUS.dump_python(figures, mode="json"))
+            self._status.write(header | _STATUS.dump_python(self._figures, mode="json"))
 
 
 def _iso(seconds: float) -> str:

@@ -119,6 +119,8 @@ class Bench(ABC):
                 return bool(self.port)
             case Case.PARTIAL:
                 return type(self).failing_in_part is not Bench.failing_in_part
+            case Case.ALWAYS:
+                return type(self).failing_for_now is not Bench.failing_for_now
             case Case.THROTTLED:
                 return type(self).throttling is not Bench.throttling
             case _:
@@ -138,6 +140,12 @@ class Bench(ABC):
         del rng
         raise NotImplementedError
         yield
+
+    def failing_for_now(self) -> AbstractContextManager[None]:
+        """Within the block messages to `refused_place` whose payload is larger than SMALL_LIMIT
+        fail whenever they are sent, and might be accepted later. Sinks are made within the block,
+        and new ones after it."""
+        raise NotImplementedError
 
     def throttling(self, after_s: int) -> AbstractContextManager[Throttle]:
         """Within the block the destination asks to wait for some seconds before each request."""

@@ -18,6 +18,7 @@ from typing_extensions import override
 from tailrace.testing import TcpProxy
 from tests import topics
 from tests.contract.benches.bench import SMALL_LIMIT, Bench, lower
+from tests.contract.benches.case import Case
 from tests.integration.kafka.reading import Bench as Topic
 
 if TYPE_CHECKING:
@@ -214,6 +215,25 @@ class RabbitMQBench(Bench):
     def accept(self) -> None:
         with self._channel() as channel:
             channel.queue_bind(self._exchange, self._refusing, "#")
+
+    @override
+    def can(self, case: Case) -> bool:
+        return super().can(case) and (case is not Case.ALWAYS or self._queue_type == "classic")
+
+    @override
+    @contextmanager
+    def failing_for_now(self) -> Iterator[None]:
+        """Another queue gets them, which is full."""
+        full = f"{self._exchange}-full"
+        given = {"x-max-length": 1, "x-overflow": "reject-publish"}
+        with self._channel() as channel:
+            channel.queue_declare(full, durable=True, auto_delete=False, arguments=given)
+            channel.basic_publish_confirm(amqp.Message(b"first"), routing_key=full)
+            channel.queue_bind(full, self._refusing, "#")
+        yield
+        with self._channel() as channel:
+            channel.queue_delete(full)
+        self.accept()
 
     @override
     @contextmanager

@@ -10,6 +10,7 @@ class Case(enum.Enum):
 
     REFUSED = "one message is refused"
     PARTIAL = "some messages of a request fail for now"
+    ALWAYS = "one message fails for now, whenever it is sent"
     THROTTLED = "the destination asks to wait"
     CUTS = "connections are cut at random points"
     LOST_ANSWER = "the answer to a write is lost"
@@ -24,8 +25,11 @@ _ANSWERS_IN_WHOLE = "its server has one answer for all messages of a write"
 _NEVER_ASKS = "its protocol has no answer that asks to wait"
 _ASKS_LIBRARY = "the library of the store waits by itself, and the sink sees only the result"
 
+_TRANSIENT_ERROR = "a failure that passes is an error of its task, and not the answer for a message"
+
 _PROCESS = "its server is another process, which counts no answers: tests/integration/pubsub"
 
+_FAILS_NOTHING = "its server is another process, which fails no message: tests/faults"
 _WITHOUT_CONNECTION = {
     "file": _FOLDER,
     "file-memory": _FOLDER,
@@ -49,6 +53,22 @@ EXEMPT: dict[Case, dict[str, str]] = {
         "pubsub": _ANSWERS_IN_WHOLE,
         "pubsub-unordered": _ANSWERS_IN_WHOLE,
         "pull": _ANSWERS_IN_WHOLE,
+    },
+    Case.ALWAYS: {
+        "nats": _TRANSIENT_ERROR,
+        "kafka": _TRANSIENT_ERROR,
+        "kafka-transactional": _TRANSIENT_ERROR,
+        "redis": _TRANSIENT_ERROR,
+        "redis-position": _TRANSIENT_ERROR,
+        "redis-cluster": _TRANSIENT_ERROR,
+        "rabbitmq-quorum": "a quorum queue takes a few messages after it is full",
+        "postgres": _TRANSIENT_ERROR,
+        "file": _TRANSIENT_ERROR,
+        "file-memory": _TRANSIENT_ERROR,
+        "file-s3": _TRANSIENT_ERROR,
+        "pubsub": _FAILS_NOTHING,
+        "pubsub-unordered": _FAILS_NOTHING,
+        "pull": _TRANSIENT_ERROR,
     },
     Case.THROTTLED: {
         "nats": _NEVER_ASKS,

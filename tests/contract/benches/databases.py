@@ -127,7 +127,8 @@ class Faulty(Gateway):
 
     throttle: Throttle | None = None
     after_s = 0
-    rng: random.Random | None = None
+    fails: Callable[[bytes], bool] | None = None
+    """Whether an item fails."""
 
     def instead(self, request: HttpRequest) -> HttpResponse | None:
         if not request.path.startswith("/_bulk"):
@@ -138,11 +139,11 @@ class Faulty(Gateway):
 
     @override
     def _answered(self, request: HttpRequest) -> HttpResponse:
-        if self.rng is None or not request.path.startswith("/_bulk"):
+        if self.fails is None or not request.path.startswith("/_bulk"):
             return super()._answered(request)
         lines = request.body.splitlines(keepends=True)
         items = [b"".join(lines[at : at + 2]) for at in range(0, len(lines), 2)]
-        failed = [self.rng.random() < 0.3 for _ in items]
+        failed = [self.fails(item) for item in items]
         kept = b"".join(item for item, fails in zip(items, failed, strict=True) if not fails)
         stored: list[Any] = []
         if kept:
@@ -210,7 +211,15 @@ class SearchBench(Bench):
     @contextmanager
     def failing_in_part(self, rng: random.Random) -> Iterator[None]:
         gateway = Faulty(self._server)
-        gateway.rng = rng
+        gateway.fails = lambda _: rng.random() < 0.3
+        with self._through(gateway):
+            yield
+
+    @override
+    @contextmanager
+    def failing_for_now(self) -> Iterator[None]:
+        gateway = Faulty(self._server)
+        gateway.fails = lambda item: len(item) > SMALL_LIMIT
         with self._through(gateway):
             yield
 

@@ -105,6 +105,13 @@ class HttpBench(Bench):
         yield throttle
         self._receiver.throttle = None
 
+    @override
+    @contextmanager
+    def failing_for_now(self) -> Iterator[None]:
+        self._receiver.status = lambda body: 503 if len(body) > SMALL_LIMIT else 200
+        yield
+        self.accept()
+
     @contextmanager
     def delaying(self, number: int, after_s: int) -> Iterator[None]:
         """Within the block a message fails, and is to be sent again after some seconds."""
@@ -247,6 +254,14 @@ class AwsBench(Bench):
         fault = _FAULTS[self._kind]
         with self._through() as faulty:
             faulty.judge = lambda _: fault if rng.random() < 0.3 else None
+            yield
+
+    @override
+    @contextmanager
+    def failing_for_now(self) -> Iterator[None]:
+        fault = _FAULTS[self._kind]
+        with self._through() as faulty:
+            faulty.judge = lambda entry: fault if len(json.dumps(entry)) > SMALL_LIMIT else None
             yield
 
     @override

@@ -15,6 +15,7 @@ from tailrace.position import ORIGIN
 from tailrace.sinks.contract import Lane
 from tailrace.sinks.outcome import Verdict
 from tailrace.sinks.registry import SINKS
+from tailrace.sinks.requests.sink import RequestSink
 from tailrace.sinks.retry import Retry
 from tests.integration.aws.faulty import FaultyAws, error
 from tests.unit.sinks.rows import message_id, payload, rows, with_column, write
@@ -178,6 +179,26 @@ def test_a_service_that_is_too_busy_is_not_asked_for_a_while(
         assert sink.flush().messages == 2
     assert sorted(to.delivered()) == [payload(0), payload(1)]
     assert next(requests, None) is next(entries, None) is None
+
+
+def test_a_busy_shard_holds_up_no_other_request(aws: Aws, faulty: FaultyAws) -> None:
+    """No attempt is counted, and requests without records of its keys do not wait."""
+    to = Destination("kinesis", aws, faulty)
+    now_s, busy = 1000.0, True
+    faulty.judge = lambda each: SLOW if busy and number_of("kinesis", each) == 0 else None
+    with to.opened(ONCE) as sink:
+        sink.close()
+        assert isinstance(sink, RequestSink)
+        sink.clock = lambda: now_s
+        sink.open(ORIGIN)
+        batch = to.batch("abcb")
+        write(sink, batch.slice(0, 1))
+        write(sink, batch.slice(1))
+        # By this clock no time passes: the flush ends when all requests have their answers.
+        assert sink.flush(end=False).messages == 3
+        busy = False
+        now_s += ONCE.max_s
+        assert sink.flush().messages == 1
 
 
 @pytest.mark.parametrize("code", ["AccessDeniedException", "ThrottlingException"])

@@ -90,6 +90,10 @@ class Running(Service):
     def received(self) -> list[jetstream.Received]:
         return jetstream.received(self.server.url, self.stream)
 
+    def stored(self) -> int:
+        """How many messages NATS has. Unlike `received`, it needs no consumer."""
+        return jetstream.stored(self.server.url, self.stream) or 0
+
     def posted(self) -> list[int]:
         """The ids of the orders that the receiver was sent."""
         bodies = [each.body.decode() for each in self.receiver.requests]

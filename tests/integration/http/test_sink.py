@@ -208,11 +208,13 @@ def test_a_throttled_receiver_gets_nothing_for_a_while(receiver: HttpReceiver) -
 
 
 def test_a_receiver_that_throttles_for_too_long_is_unreachable(receiver: HttpReceiver) -> None:
-    receiver.answer = lambda _: HttpResponse(status=429, headers={"retry-after": "100"})
-    with opened(receiver.url) as sink:
+    """After a pause: it asks for one, and accepts nothing between two."""
+    receiver.answer = lambda _: HttpResponse(status=429, headers={"retry-after": "1"})
+    with opened(receiver.url, Retry(max_elapsed_s=0.5)) as sink:
         write(sink, batch(range(1)))
         with pytest.raises(SinkUnreachableError, match="accepts no more messages"):
             sink.flush()
+    assert len(receiver.requests) == 2
 
 
 def test_messages_of_a_refused_array_are_sent_one_by_one(receiver: HttpReceiver) -> None:

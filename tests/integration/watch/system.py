@@ -105,7 +105,7 @@ class Watched(Supervisor):
 
     def well(self) -> bool:
         """Whether heartbeats come back through the log."""
-        return self.state("heartbeat", "log") == self.state("replication") == "healthy"
+        return self.state("heartbeat") == self.state("replication") == "healthy"
 
     def reader(self) -> int | None:
         """The server process that sends to capture."""

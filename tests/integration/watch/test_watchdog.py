@@ -8,6 +8,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from tailrace.log.changes import read_changes
 from tailrace.log.reader import Log
@@ -77,9 +78,9 @@ def test_postgresql_that_stops_sending(watched: Watched, receiver: HttpReceiver)
     reader = wait_for(watched.reader, "a session to read the slot")
     assert reader is not None
     with paused(reader):
-        alert = wait_for_message(receiver, "firing", check="progress", subject="capture")
+        alert = wait_for_message(receiver, "firing", check="progress", subject="")
     assert alert["severity"] == "error"
-    recovery = wait_for_message(receiver, "resolved", check="progress", subject="capture")
+    recovery = wait_for_message(receiver, "resolved", check="progress", subject="")
     assert recovery["alert"] == alert["alert"]
     assert recovery["id"] != alert["id"]
 
@@ -196,6 +197,40 @@ def test_a_watchdog_of_its_own(tmp_path: Path, database: Database, receiver: Htt
     ]
 
 
+def test_a_watchdog_of_its_own_reads_what_is_applied(
+    tmp_path: Path, database: Database, receiver: HttpReceiver
+) -> None:
+    """GIVEN a watchdog as a service of its own WHEN a channel is added and applied THEN it has that
+    channel, and sends the next alert there."""
+    settings = alerts(receiver, supervised=False)
+    watched = Watched(tmp_path, database, settings)
+    watched.prepare()
+    with (
+        HttpReceiver() as added,
+        Service("watch", "-c", watched.file, folder=tmp_path, file="watch.log") as watchdog,
+    ):
+        try:
+            watched.start()
+            watchdog.start()
+            watched.wait_until(watched.well, "heartbeats to come back")
+            values = yaml.safe_load(watched.file.read_text())
+            values["alerts"]["channels"]["added"] = {"webhook": {"url": added.url}}
+            watched.file.write_text(yaml.safe_dump(values))
+            applied = call("apply", "-c", watched.file, "--yes")
+            assert applied.returncode == 0, applied.stderr
+
+            def known() -> bool:
+                channels = (watched.get("/health/checks") or {}).get("channels", [])
+                return "added" in [each["name"] for each in channels]
+
+            wait_for(known, "the watchdog to have the channel")
+            watched.kill()
+            wait_for_message(added, "firing", check="process", subject="run")
+            assert watchdog.stop() == 0
+        finally:
+            watched.kill()
+
+
 def test_a_heartbeat_arrives_before_the_next(
     tmp_path: Path, database: Database, receiver: HttpReceiver
 ) -> None:
@@ -210,7 +245,7 @@ def test_a_heartbeat_arrives_before_the_next(
         log = Log.open(tmp_path / "data" / "log")
         assert [each.prefix for each in read_changes(log, log.earliest())] == ["tailrace"]
         seconds = alerts(receiver)["stalled_s"] + 2
-        holds(lambda: watched.state("heartbeat", "log") != "error", seconds, "it has arrived")
+        holds(lambda: watched.state("heartbeat") != "error", seconds, "it has arrived")
     finally:
         watched.kill()
         wait_for(lambda: not watched.reader(), "the slot to be free")

@@ -42,7 +42,7 @@ def test_a_change_is_shown_and_applied(settings: Settings, operator: Visitor) ->
     page = operator.page("/console/settings")
     for text in (
         "pipeline shop: changed", "pipelines.shop.where", "after.id > 3 <b>", "pipeline restart",
-        "pipeline late: added", "A reload restarts pipelines, serve. Capture goes on.",
+        "pipeline late: added", "A reload restarts pipelines, serve. Capture continues.",
     ):  # fmt: skip
         assert text in page.text, text
     assert "<b>" not in page.source
@@ -105,7 +105,7 @@ def test_the_api_has_plan_and_action(settings: Settings, operator: Visitor) -> N
     body = json.dumps({"plan": document["plan"]["digest"]})
     path = "/api/v1/settings/apply"
     shown = operator.ask("POST", f"{path}?dry_run=true", content=body, **headers)
-    assert "A reload restarts serve. Capture goes on." in shown.json()["effect"]
+    assert "A reload restarts serve. Capture continues." in shown.json()["effect"]
     assert order_file(settings.house.data).read() is None
     done = operator.ask("POST", path, content=body, **headers)
     assert done.status_code == 202, done.text

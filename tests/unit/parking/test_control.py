@@ -119,7 +119,11 @@ def test_messages_are_dropped_only_after_a_yes(system: System, settings: Path) -
     assert [name for name, _, _ in system.parked()] == ["a1", "a2"]
 
 
-def test_messages_are_exported(system: System, settings: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [1 << 20, 1])
+def test_messages_are_exported(
+    system: System, settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr("tailrace.console.views.parked._PAGE_BYTES", size)
     file = tmp_path / "parked.jsonl"
     assert "2 messages in" in parked(settings, "export", PIPELINE, "--key", "a", "--to", file)
     lines = [json.loads(line) for line in file.read_text().splitlines()]
@@ -146,6 +150,16 @@ def test_pages_over_http(site: Site) -> None:
     assert [each["id"] for each in site.get(f"/parked/{PIPELINE}?key=b")["messages"]] == ["b1"]
     assert site.get(f"/parked/{PIPELINE}/1")["payload"] == "payload of a1"
     assert site.get(f"/parked/{PIPELINE}/orders") == []
+
+
+def test_export_over_http(site: Site) -> None:
+    """One answer has all messages with their payloads."""
+    answer = site.ask("GET", f"/parked/{PIPELINE}/export?key=a")
+    assert answer.headers["content-type"].startswith("application/jsonl")
+    documents = [json.loads(line) for line in answer.text.splitlines()]
+    assert [each["payload"] for each in documents] == ["payload of a1", "payload of a2"]
+    assert len(site.ask("GET", f"/parked/{PIPELINE}/export").text.splitlines()) == 3
+    assert site.ask("GET", "/parked/other/export").status_code == 404
 
 
 def test_orders_over_http(site: Site, system: System) -> None:
@@ -177,7 +191,7 @@ def test_invalid_requests(site: Site, path: str, code: int) -> None:
     assert site.ask("GET", path).status_code == code
 
 
-@pytest.mark.parametrize("path", ["", "/1", "/orders"])
+@pytest.mark.parametrize("path", ["", "/1", "/orders", "/export"])
 def test_parked_messages_need_the_token(site: Site, path: str) -> None:
     assert site.ask("GET", f"/parked/{PIPELINE}{path}", token="").status_code == 401
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.errors import SinkFencedError
+from tailrace.errors import SinkFencedError, SinkUnreachableError
 from tailrace.parking.listing import Listing
 from tailrace.parking.parking import TaskParking, orders_wait, store_of
 from tailrace.parking.part import Parts
@@ -258,3 +258,40 @@ def test_a_sink_that_stores_nothing_after_a_refusal_gets_the_rest_again(system: 
     assert sink.received == ["a1", "b0", "a2"]
     system.position = end_of(200)
     assert [name for name, _, _ in system.parked()] == ["b1", "b2"]
+
+
+def test_a_large_transaction_is_delivered_again_without_what_was_refused(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a sink whose flush stores all or nothing, and more messages than the guard keeps WHEN
+    one is refused THEN it is parked with its followers, the batch fails for now, and its replay
+    delivers all others."""
+    monkeypatch.setattr("tailrace.pipeline.guard._REWRITE_BYTES", 2000)
+    batches = [
+        messages([(f"b{lsn}", "b"), *((f"{lsn}-{at}", f"{at}") for at in range(5))], lsn=lsn)
+        for lsn in range(100, 110)
+    ]
+    sink = AllOrNothing({"b103"})
+    flushes = Flushes(stores_position=True, all_or_nothing=True)
+
+    def attempt() -> ParkingGuard:
+        task = TaskParking(system.folder, history=HISTORY, run=system.run)
+        guard = ParkingGuard(sink, flushes, task, blocks=True, now_us=lambda: 9)
+        guard.begin(system.position)
+        for batch in batches:
+            guard.write(batch)
+            assert sum(each.nbytes for each in guard._unflushed) <= 2000
+        return guard
+
+    guard = attempt()
+    with pytest.raises(SinkUnreachableError, match="delivered again"):
+        guard.flush()
+    assert sink.received == []
+    system.restart()
+    held = [f"b{lsn}" for lsn in range(104, 110)]
+    expected = [name.decode() for batch in batches for name in batch["id"].to_pylist()]
+    expected = [name for name in expected if name not in {"b103", *held}]
+    assert attempt().flush() == Receipt(messages=len(expected))
+    assert sink.received == expected
+    system.position = end_of(109)
+    assert [name for name, _, _ in system.parked()] == ["b103", *held]

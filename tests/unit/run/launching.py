@@ -36,12 +36,17 @@ class FakeLauncher:
 
     def __init__(self, *stubborn: str) -> None:
         self.journal: list[str] = []
+        self.failures = 0
+        """How many of the next starts fail."""
         self.processes: dict[str, FakeProcess] = {}
         self._stubborn = stubborn
         self._pid = 100
 
     def start(self, command: Sequence[str]) -> FakeProcess:
         [name] = command
+        if self.failures:
+            self.failures -= 1
+            raise BlockingIOError("Resource temporarily unavailable")
         self._pid += 1
         self.journal.append(f"start {name}")
         stubborn = name in self._stubborn

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.errors import GapError, PostgresUnreachableError
+from tailrace.errors import GapError, PostgresUnreachableError, StorageError
 from tailrace.run.child import HEALTHY_S, Child, Spec, State, restart_backoff
 from tests.unit.run.launching import FakeLauncher
 
@@ -56,6 +56,45 @@ def test_a_process_that_ends_restarts_at_once(run: Run) -> None:
     figures = run.child.figures()
     assert (figures.restarts, figures.exit_code) == (1, 1)
     assert figures.pid not in (None, first)
+
+
+def test_a_process_that_cannot_be_started() -> None:
+    """GIVEN a machine without room for another process WHEN a process is due THEN it is started
+    later, and the supervisor continues."""
+    run = Run()
+    run.launcher.failures = 2
+    run.tick()
+    assert (run.child.state, run.child.up) == (State.BACKING_OFF, False)
+    run.tick()
+    assert not run.child.up
+    run.tick(1.0)
+    assert (run.child.state, run.starts(), run.child.restarts) == (State.RUNNING, 1, 0)
+
+
+def test_exit_codes_that_are_final_for_others_only() -> None:
+    """The watchdog is started again on a disk that failed once: it has to report that."""
+    launcher = FakeLauncher()
+    spec = Spec(name="watch", command=("watch",), final=frozenset({2}))
+    child = Child(spec, launcher)
+    child.tick(0.0)
+    launcher.processes["watch"].code = StorageError.exit_code
+    child.tick(1.0)
+    assert child.figures().state == "backing-off"
+    child.tick(1.0)
+    launcher.processes["watch"].code = 2
+    child.tick(2.0)
+    assert child.figures().state == "failed"
+
+
+def test_reloads_do_not_extend_the_limit_of_a_stop() -> None:
+    """GIVEN a process that ignores SIGTERM WHEN the settings are reloaded every few seconds THEN it
+    is killed after its limit."""
+    run = Run(stubborn=True)
+    run.tick()
+    for _ in range(4):
+        run.child.reload(run.now)
+        run.tick(3.0)
+    assert "kill capture" in run.launcher.journal
 
 
 def test_delays_double_up_to_30_seconds(run: Run) -> None:

@@ -45,8 +45,15 @@ def test_the_lock_names_its_owner(tmp_path: Path) -> None:
     where = tmp_path / "data" / "status"
     with data_folder_lock(where) as lock:
         assert os.get_inheritable(lock) is False
-        assert (where / "run.lock").read_text() == f"{os.getpid()}\n"
+        assert (where / "run.lock").read_text().strip() == str(os.getpid())
     acquire(where)
+
+
+def test_a_full_disk_does_not_keep_the_lock(tmp_path: Path) -> None:
+    """GIVEN a disk without space for the owner's name WHEN a process starts THEN it has the lock:
+    the watchdog has to report that disk."""
+    (tmp_path / "run.lock").symlink_to("/dev/full")
+    acquire(tmp_path)
 
 
 def test_a_supervisor_that_runs_is_not_waited_for(tmp_path: Path) -> None:

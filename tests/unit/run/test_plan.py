@@ -177,6 +177,11 @@ CLASSES: list[tuple[Change, list[tuple[str, str, Effect]], list[str]]] = [
         [("section spark", "changed", Effect.PIPELINE)],
         PIPELINES,
     ),
+    (
+        {"telemetry": {"endpoint": "http://127.0.0.1:4318"}},
+        [("section telemetry", "added", Effect.PIPELINE)],
+        PIPELINES,
+    ),
     ({"http.port": 9999}, [("section http", "changed", Effect.RELOAD)], OTHERS),
     (
         {"http.token": "canary-new-0123456789"},
@@ -241,6 +246,8 @@ def test_a_reload_does_what_the_plan_says(
     assert bool(plan.blocked) == blocked
     if not blocked:
         assert sorted(plan.processes) == restarts
+        effects = {effect for _, _, effect in objects}
+        assert ("pipelines" in plan.processes) == (Effect.PIPELINE in effects)
     before = loaded_file(site.data).read()
     assert before is not None
     restarted = site.restarted(lambda: order_whatever_the_file_says(site))
@@ -406,11 +413,18 @@ def test_what_capture_waits_for_needs_a_restart(tmp_path: Path) -> None:
     assert plan.objects[0].reasons == ("the process capture reads it when it starts",)
 
 
-def test_a_leaders_lines_to_followers_restart(tmp_path: Path) -> None:
+def test_a_leaders_connections_to_followers_restart(tmp_path: Path) -> None:
     site = Site(tmp_path, replication=FOLLOWED)
     plan = site.change({"replication.heartbeat_s": 3})
-    assert [each.effect for each in plan.objects] == [Effect.RELOAD]
+    assert [each.effect for each in plan.objects] == [Effect.PIPELINE]
     assert "replicate" in plan.processes
     assert site.restarted(lambda: order_reload(site.data, plan, user="ann")) == [
         "pipelines", "replicate", "serve", "watch",
     ]  # fmt: skip
+
+
+def test_what_the_supervisor_reads_needs_a_restart_of_it(tmp_path: Path) -> None:
+    site = Site(tmp_path, replication=FOLLOWED)
+    plan = site.change({"replication.takeover": "auto"})
+    found = [(each.effect, each.reasons) for each in plan.objects]
+    assert found == [(Effect.RUN, ("`tailrace run` reads it when it starts",))]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,27 @@ def test_the_watchdog_stops_last(alerts: dict[str, Any] | None, names: list[str]
     if names[-1] == "watch":
         assert specs[-1].command[-3:] == ("watch", "-c", "t.yml")
         assert followers[-1].command[-1] == "--follower"
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "compose.yml", "compose-run.yml", "kubernetes/tailrace.yml", "kubernetes/replicas.yml",
+        "systemd/tailrace.service", "systemd/tailrace-follow.service",
+    ],
+)  # fmt: skip
+def test_services_wait_for_all_processes(file: str) -> None:
+    """GIVEN the files of `deploy` THEN a stop may take as long as the processes may take, one after
+    another: the last one delivers the alerts."""
+    sink = {"type": "nats", "url": "nats://127.0.0.1:1"}
+    settings = {"replication": {"followers": ["127.0.0.1:7432"]}, "alerts": {}}
+    given = config.Config.model_validate({**settings, "pipelines": {"a": {"sink": sink}}})
+    needed = sum(each.stop_s for each in processes(given, Path("t.yml")))
+    text = (Path(__file__).parents[3] / "deploy" / file).read_text()
+    names = "stop_grace_period|TimeoutStopSec|terminationGracePeriodSeconds"
+    seconds = re.findall(rf"(?:{names})[:=] ?(\d+)", text)
+    assert seconds
+    assert min(map(int, seconds)) > needed
 
 
 @pytest.mark.parametrize(

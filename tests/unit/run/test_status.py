@@ -154,3 +154,9 @@ def test_a_reporter_writes_the_final_status(tmp_path: Path) -> None:
     report = status.read(tmp_path, "pipelines", PipelinesStatus)
     assert report is not None
     assert report.state == "stopped"
+
+
+def test_a_file_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    """GIVEN a file that the system does not let a reader have THEN it is as if it were missing."""
+    (tmp_path / "capture.json").mkdir()
+    assert read(tmp_path) is None

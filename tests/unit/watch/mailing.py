@@ -26,7 +26,8 @@ class Mail:
 
 
 class MailServer:
-    """Listens on a port of its own, in a `with` block. `refused` recipients get 550."""
+    """Listens on a port of its own, in a `with` block. `refused` recipients get 550, and QUIT is
+    answered with `farewell`."""
 
     def __init__(
         self,
@@ -35,7 +36,9 @@ class MailServer:
         implicit: bool = False,
         login: tuple[str, str] | None = None,
         refused: tuple[str, ...] = (),
+        farewell: str = "221 bye",
     ) -> None:
+        self.farewell = farewell
         self.context, self.implicit, self.login, self.refused = context, implicit, login, refused
         self.mails: list[Mail] = []
         self.said: list[str] = []
@@ -135,7 +138,7 @@ class _Session:
                 self._server.mails.append(self._mail)
                 self._say("250 ok")
             case "QUIT":
-                self._say("221 bye")
+                self._say(self._server.farewell)
                 return False
             case _:
                 self._say("250 ok")

@@ -21,13 +21,17 @@ class Clocked:
     def __init__(self, **settings: Any) -> None:
         given = {"for_s": 10, "repeat_s": 100, "channels": {"hook": HOOK}, **settings}
         self.alerts = Alerts.model_validate(given)
+        self.ahead_s = 1e9
+        """How far the wall clock is ahead of the monotonic one."""
         ids = map(str, itertools.count(1))
         self.alerting = Alerting(self.alerts, new_id=lambda: next(ids))
 
     def at(self, now: float, *results: Result, gone: bool = False) -> list[str]:
         """What is sent: kind, severity, channels."""
         found = {result.key: result for result in results}
-        return [_shown(each) for each in self.alerting.update(found, now, gone=lambda _: gone)]
+        time = now + self.ahead_s
+        notices = self.alerting.update(found, now, time=time, gone=lambda _: gone)
+        return [_shown(each) for each in notices]
 
 
 def _shown(notice: Notice) -> str:
@@ -125,7 +129,7 @@ def test_a_check_without_a_result_keeps_its_alert() -> None:
 
 def test_what_another_check_explains_is_not_sent() -> None:
     """GIVEN a pipeline that stalls because its process hangs WHEN the process recovers and the
-    pipeline does not THEN only then it has an alert of its own."""
+    pipeline does not THEN it has an alert of its own, as late as after any other beginning."""
     clocked = Clocked()
     hang = error("hang", "silent", subject="pipelines")
     stalled = error("progress", "stalled", subject="orders")
@@ -133,7 +137,49 @@ def test_what_another_check_explains_is_not_sent() -> None:
     assert clocked.at(10, hang, stalled) == ["firing error hook"]
     assert list(clocked.alerting.firing) == [Key("hang", "pipelines")]
     works = healthy("hang", "reports", "pipelines")
-    assert clocked.at(11, works, stalled) == ["firing error hook"]
+    assert clocked.at(11, works, stalled) == []
+    assert clocked.at(21, works, stalled) == ["resolved error hook", "firing error hook"]
+
+
+def test_what_ends_soon_after_its_cause_is_not_sent() -> None:
+    clocked = Clocked()
+    away, capture = error("source", "away"), error("replication", "no connection")
+    back, streams = healthy("source", "answers"), healthy("replication", "streams")
+    clocked.at(0, away, capture)
+    assert clocked.at(10, away, capture) == ["firing error hook"]
+    assert clocked.at(100, back, capture) == clocked.at(105, back, streams) == []
+    assert clocked.at(110, back, streams) == ["resolved error hook"]
+    assert clocked.at(120, back, streams) == []
+
+
+@pytest.mark.parametrize("jump_s", [3600, -3600])
+def test_a_clock_that_jumps(jump_s: float) -> None:
+    """GIVEN a clock that is set while a check becomes bad, and again while it recovers THEN alert
+    and recovery are neither early nor late, and the alert began when it did."""
+    clocked = Clocked(repeat_s=0)
+    clocked.at(0, BAD)
+    clocked.ahead_s += jump_s
+    assert clocked.at(9, BAD) == []
+    assert clocked.at(10, BAD) == ["firing error hook"]
+    assert clocked.alerting.firing[Key("disk")].began_at == clocked.ahead_s
+    assert clocked.at(20, OK) == []
+    clocked.ahead_s -= jump_s
+    assert clocked.at(29, OK) == []
+    assert clocked.at(30, OK) == ["resolved error hook"]
+
+
+def test_an_alert_that_becomes_less_severe() -> None:
+    """GIVEN an error that has become a warning WHEN it is repeated THEN that says so; as an error
+    again it is no news."""
+    clocked = Clocked(channels={"all": HOOK, "pager": {**HOOK, "severity": "error"}})
+    clocked.at(0, BAD)
+    assert clocked.at(10, BAD) == ["firing error all pager"]
+    assert clocked.at(20, WARN) == clocked.at(30, WARN) == clocked.at(35, BAD) == []
+    assert clocked.at(110, WARN) == ["repeat warning all"]
+    assert clocked.at(111, BAD) == ["repeat error pager"]
+    assert clocked.at(121, BAD) == []
+    clocked.at(122, OK)
+    assert clocked.at(132, OK) == ["resolved error all pager"]
 
 
 def test_a_restart_goes_on_where_it_was() -> None:

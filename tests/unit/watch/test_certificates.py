@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from datetime import datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
+from pydantic import BaseModel
 
 from tailrace.config import Config
+from tailrace.sinks.registry import SINKS
+from tailrace.watch.certificates import AUTHORITIES, OWN
 from tailrace.watch.certificates import certificates as find
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator
 
     from tailrace.watch.facts import CertificateFact
 
@@ -59,6 +64,42 @@ def test_files_of_the_source_and_of_sinks(certificates: Path) -> None:
         "pipelines.orders.sink.tls_ca",
         "pipelines.orders.sink.tls_certificate",
     }
+
+
+def test_the_files_of_the_endpoints_and_of_a_target_database(certificates: Path) -> None:
+    tls = {
+        "certificate": str(certificates / "server.crt"), "key": str(certificates / "server.key"),
+    }  # fmt: skip
+    dsn = f"host=h dbname=d sslrootcert={certificates / 'ca.crt'}"
+    copy = {"encoding": "json", "sink": {"type": "postgres", "dsn": dsn}}
+    facts = found(Config.model_validate({"http": {"tls": tls}, "pipelines": {"copy": copy}}))
+    assert set(facts) == {"http.tls.certificate", "pipelines.copy.sink.dsn sslrootcert"}
+    assert facts["http.tls.certificate"].ends_at == told(certificates / "server.crt")
+
+
+def _models(kind: Any) -> Iterator[type[BaseModel]]:
+    """The models that a type consists of."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield kind
+        parts: Iterable[Any] = [field.annotation for field in kind.model_fields.values()]
+    else:
+        parts = get_args(kind)
+    for part in parts:
+        yield from _models(part)
+
+
+def test_every_key_with_a_certificate_is_known() -> None:
+    """GIVEN the settings of all sections and sinks THEN no file with a certificate is missed."""
+    sinks = [SINKS.find(name).settings for name in SINKS.built_in]
+    models = {model for kind in (Config, *sinks) for model in _models(kind)}
+    named = {
+        name
+        for model in models
+        for name, field in model.model_fields.items()
+        if Path in (field.annotation, *get_args(field.annotation))
+        and re.search(r"cert|crt|pem|(^|_)ca($|_)", name)
+    }
+    assert named == OWN | AUTHORITIES
 
 
 def test_a_chain_ends_with_its_first_and_authorities_with_the_last(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tailrace.position import Lsn, Position
-from tailrace.watch.evaluation import CAUSES, explained
+from tailrace.watch.evaluation import causes, explained
 from tailrace.watch.facts import (
     Beat,
     CertificateFact,
@@ -22,11 +22,13 @@ from tailrace.watch.facts import (
     Report,
 )
 from tailrace.watch.motion import Motion
-from tailrace.watch.result import Key
+from tailrace.watch.result import Key, Result, error
 from tests.unit.watch.making import (
     CAPTURE,
     FACTS,
     FILES,
+    PIPELINE,
+    SOURCE,
     SPARK,
     files,
     pipeline,
@@ -112,22 +114,24 @@ def test_replication(report: Report, expected: str) -> None:
     ],
 )
 def test_heartbeats_through_the_log(beats: tuple[Beat, ...], expected: str) -> None:
-    assert state(source(beats=beats), "heartbeat", "log") == expected
+    assert state(source(beats=beats), "heartbeat") == expected
 
 
 def test_heartbeats_past_a_pipeline() -> None:
-    """Only those count that are in the log: the others are the log's matter."""
+    """Only those count that are in the log: the others are the log's matter. A pipeline that works
+    on a backlog may be as far behind as its lag."""
     behind = replace(pipeline(position=Position(Lsn(900), 0)).files or FILES)
     beats = (Beat(lsn=Lsn(900), at=0.0), Beat(lsn=Lsn(950), at=930.0), Beat(lsn=Lsn(2000), at=1.0))
     facts = replace(source(beats=beats), files=behind)
-    assert state(facts, "heartbeat", "orders") == "error"
+    assert state(facts, "heartbeat", "orders") == "healthy"
+    assert state(facts, "heartbeat", "orders", lag_s=70) == "error"
     facts = replace(source(beats=(beats[0], beats[2])), files=behind)
     assert state(facts, "heartbeat", "orders") == "healthy"
 
 
 def test_no_heartbeats_on_request_and_on_a_standby() -> None:
-    assert state(FACTS, "heartbeat", "log", heartbeat_s=0) == ""
-    assert state(source(standby=True), "heartbeat", "log") == "paused"
+    assert state(FACTS, "heartbeat", heartbeat_s=0) == ""
+    assert state(source(standby=True), "heartbeat") == "paused"
 
 
 @pytest.mark.parametrize(
@@ -168,7 +172,41 @@ def test_what_is_being_stopped_is_paused() -> None:
     facts = files(run=stopping, reports={"capture": replace(CAPTURE, age_s=100)})
     assert state(facts, "process", "capture") == "paused"
     assert state(facts, "pipeline", "orders") == "paused"
-    assert state(facts, "hang", "capture") == ""
+    assert state(facts, "hang", "capture") == "paused"
+
+
+def test_capture_that_was_stopped_is_paused() -> None:
+    """GIVEN a stop in order WHEN the source goes on writing THEN nothing about capture is wrong."""
+    stopped = {"capture": replace(CAPTURE, state="stopped", alive=False)}
+    run = Report(pid=1, age_s=100, alive=False, state="stopped", content={"stopped_by": "SIGTERM"})
+    motion = Motion()
+    for more in ({"reports": stopped}, {"run": run}):
+        for now in (0.0, 100.0):
+            ahead = source(wal_end=Lsn(9000), beats=(Beat(lsn=Lsn(2000), at=0.0),))
+            facts = replace(ahead, now=now, files=replace(FILES, **more))
+            found = results(facts, motion)
+        checks = ("replication", "progress", "heartbeat")
+        assert {str(found[Key(check)].state) for check in checks} == {"paused"}
+
+
+def test_a_process_that_hung_and_ended() -> None:
+    """GIVEN an alert about a process that hangs WHEN it is killed and does not come back THEN the
+    alert ends, and explains nothing any more."""
+    ended = files(reports={"capture": replace(CAPTURE, age_s=100, alive=False)})
+    assert state(ended, "hang", "capture") == "paused"
+    assert state(files(run=Report(pid=1, age_s=100, alive=False)), "hang", "run") == "paused"
+
+
+@pytest.mark.parametrize("name", ["capture", "log"])
+def test_pipelines_with_the_name_of_something_else(name: str) -> None:
+    """GIVEN a pipeline that is called like a part of capture THEN both have results."""
+    late = source(beats=(Beat(lsn=Lsn(2000), at=0.0),))
+    facts = replace(late, files=replace(FILES, pipelines=(replace(PIPELINE, name=name),)))
+    found = results(facts)
+    assert found[Key("heartbeat")].state == "error"
+    assert found[Key("heartbeat", name)].state == "healthy"
+    assert Key("progress") in found
+    assert Key("progress", name) in found
 
 
 def test_a_status_file_that_is_not_renewed() -> None:
@@ -176,7 +214,7 @@ def test_a_status_file_that_is_not_renewed() -> None:
     assert state(late, "hang", "capture") == "error"
     assert state(late, "hang", "pipelines") == "healthy"
     dead = files(reports={"capture": replace(CAPTURE, age_s=61, alive=False)})
-    assert state(dead, "hang", "capture") == ""
+    assert state(dead, "hang", "capture") == "paused"
 
 
 def test_a_watchdog_of_its_own_reports_the_end_of_the_run() -> None:
@@ -296,17 +334,66 @@ def test_what_follows_from_something_else_is_explained() -> None:
     for now in (0.0, 100.0):
         facts = replace(FACTS, now=now, files=replace(behind, reports=late))
         found = results(facts, motion)
-    assert found[Key("progress", "orders")].state == "error"
-    assert explained(Key("progress", "orders"), found)
-    assert not explained(Key("hang", "pipelines"), found)
+    stalled = found[Key("progress", "orders")]
+    assert stalled.state == "error"
+    assert explained(stalled, found)
+    assert not explained(found[Key("hang", "pipelines")], found)
+
+
+def stalled_with(**more: Any) -> tuple[Result, dict[Key, Result]]:
+    """A pipeline that does not move for longer than is allowed, in a system with these facts."""
+    motion = Motion()
+    for now in (0.0, 100.0):
+        facts = pipeline(position=Position(Lsn(1), 0), **more.get("pipeline", {}))
+        facts = replace(facts, now=now, source=replace(SOURCE, **more.get("source", {})))
+        found = results(facts, motion)
+    return found[Key("progress", "orders")], found
+
+
+def test_a_warning_explains_no_error() -> None:
+    """GIVEN a pipeline with a topic that is refused WHEN the pipeline does not move THEN that is an
+    alert of its own."""
+    stalled, found = stalled_with(pipeline={"refused": ("a",)})
+    assert found[Key("pipeline", "orders")].state == "warning"
+    assert stalled.state == "error"
+    assert not explained(stalled, found)
+
+
+def test_capture_does_not_explain_a_pipeline() -> None:
+    """GIVEN capture without a connection WHEN a pipeline does not deliver what is in the log THEN
+    that is an alert of its own."""
+    stalled, found = stalled_with(source={"active": False})
+    found[Key("quorum")] = error("quorum", "fewer followers")
+    assert found[Key("replication")].state == "error"
+    assert not explained(stalled, found)
+    late = error("progress", "late")
+    assert explained(late, found)
+
+
+def test_a_final_state_explains_itself() -> None:
+    """GIVEN PostgreSQL that does not answer WHEN capture ends THEN a final state is sent, and that
+    it cannot connect is not."""
+    found = {Key("source"): error("source", "away")}
+    assert explained(error("process", "UNREACHABLE", subject="capture"), found)
+    assert not explained(error("process", "GAP", subject="capture", at_once=True), found)
+
+
+def test_a_pipeline_that_does_not_start_is_an_error() -> None:
+    motion = Motion()
+    for now in (0.0, 181.0):
+        found = results(replace(pipeline(state="starting"), now=now), motion)
+    assert found[Key("pipeline", "orders")].state == "error"
 
 
 def test_causes_do_not_explain_each_other() -> None:
-    """Two checks that explain each other would both stay silent."""
-    for check, causes in CAUSES.items():
-        for cause in causes:
-            back = [each.check for each in CAUSES.get(cause.check, ())]
-            assert check not in back or (check, cause.subject) == ("progress", "capture")
+    """Checks that explain each other in a circle would all stay silent."""
+    late = results(source(beats=(Beat(lsn=Lsn(990), at=990.0),)))
+    for key in late:
+        seen, more = set[Key](), {key}
+        while more:
+            more = {cause for each in more for cause in causes(each)} - seen
+            seen |= more
+        assert key not in seen
 
 
 def test_texts_of_errors_are_not_sent() -> None:

@@ -12,6 +12,7 @@ from tailrace.config.alerts import Channel
 from tailrace.errors import AlertUndeliveredError
 from tailrace.watch import delivery
 from tailrace.watch.delivery import Delivery, Outbox
+from tests.unit.watch.mailing import MailServer
 from tests.unit.watch.test_channels import MESSAGE
 from tests.waiting import wait_for
 
@@ -33,16 +34,18 @@ class Receiver:
 
     def __init__(self, refusals: int = 0) -> None:
         self.refusals = refusals
+        self.refused: set[str] = set()
         self.tried: list[str] = []
         self.accepted: list[str] = []
         self.done: list[str] = []
 
-    def send(self, _channel: Channel, given: Message) -> None:
+    def send(self, _channel: Channel, given: Message) -> str:
         self.tried.append(given.id)
-        if self.refusals:
-            self.refusals -= 1
+        if self.refusals or given.id in self.refused:
+            self.refusals -= bool(self.refusals)
             raise AlertUndeliveredError("no")
         self.accepted.append(given.id)
+        return ""
 
     def outbox(self) -> Outbox:
         return Outbox(
@@ -65,6 +68,42 @@ def test_messages_are_sent_in_order_until_they_are_accepted() -> None:
     wait_for(lambda: outbox.pending == 0)
     assert outbox.error == ""
     outbox.close(10)
+
+
+def test_a_message_that_is_refused_delays_no_other_alert() -> None:
+    """GIVEN a receiver that refuses one message for ever THEN those of other alerts arrive, and
+    those of the same alert keep their order."""
+    receiver = Receiver()
+    receiver.refused.add("1")
+    outbox = receiver.outbox()
+    for each in (message("1"), message("2"), message("3", alert="a3"), message("4", alert="a4")):
+        outbox.put(each)
+    outbox.start()
+    wait_for(lambda: receiver.accepted == ["3", "4"])
+    wait_for(lambda: receiver.tried[-3:] == ["1", "1", "1"])
+    receiver.refused.clear()
+    wait_for(lambda: receiver.accepted == ["3", "4", "1", "2"])
+    outbox.close(10)
+
+
+def test_a_mail_with_a_recipient_that_is_refused() -> None:
+    """GIVEN two recipients of which the server refuses one THEN the other one gets each message
+    once, and the channel shows the refusal."""
+    with MailServer(refused=("left@b.c",), farewell="451 later") as server:
+        settings = {
+            "host": "127.0.0.1", "port": server.port, "tls": "none", "sender": "a@b.c",
+            "to": ["left@b.c", "dba@b.c"],
+        }  # fmt: skip
+        done: list[str] = []
+        channel = Channel.model_validate({"email": settings})
+        outbox = Outbox("mail", channel, lambda each: done.append(each.id))
+        outbox.start()
+        outbox.put(message("1"))
+        outbox.put(message("2"))
+        wait_for(lambda: done == ["1", "2"])
+        outbox.close(10)
+        assert outbox.error == "the mail server refuses 1 of the recipients"
+        assert len(server.mails) == 2
 
 
 def test_a_repetition_that_waits_is_enough() -> None:
@@ -117,7 +156,7 @@ def test_an_unknown_error_shows_its_type_only() -> None:
     outbox.close(0)
 
 
-def _broken(_channel: Channel, _message: Message) -> None:
+def _broken(_channel: Channel, _message: Message) -> str:
     raise KeyError("https://user:s3cret@a.example")
 
 
@@ -126,10 +165,11 @@ def test_a_channel_that_hangs_does_not_delay_another(monkeypatch: pytest.MonkeyP
     has it, and a message for a channel that was removed is done."""
     release, accepted, done = threading.Event(), [], []
 
-    def send(_channel: Channel, given: Message) -> None:
+    def send(_channel: Channel, given: Message) -> str:
         if given.channel == "slow":
             release.wait()
         accepted.append(given.channel)
+        return ""
 
     monkeypatch.setattr(delivery.Outbox.__init__, "__kwdefaults__", {
         "backoff": delivery.retry_backoff, "send": send,

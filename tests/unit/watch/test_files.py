@@ -91,10 +91,20 @@ def test_a_running_system(config: Config) -> None:
     assert facts.leader_connected is True
     assert facts.log is not None
     assert (facts.log.end, facts.log.committed_at) == (Position(Lsn(20), 1), 946_684_801.0)
+    assert facts.term == 0
     assert facts.log_bytes
     assert [each.folder for each in facts.disks] == ["log", "data"]
     assert facts.memory_bytes
     assert facts.memory_limit_bytes
+
+
+def test_status_files_of_before_a_restart_of_the_machine(config: Config) -> None:
+    """GIVEN files whose process ids belong to other processes by now THEN they do not run."""
+    write(config, "run", state="running")
+    os.utime(config.data / "status" / "run.json", (0, 0))
+    run = ask(config).run
+    assert run is not None
+    assert not run.alive
 
 
 def test_without_files_everything_is_unknown(config: Config) -> None:
@@ -137,6 +147,16 @@ def test_memory_counts_descendants() -> None:
         wait_for(lambda: (memory.used_bytes([running.pid]) or 0) > 1 << 20)
         running.communicate(b"")
     assert memory.used_bytes([running.pid]) is None
+
+
+def test_what_a_batch_has_written(config: Config) -> None:
+    records = checkpoint.open_batches(checkpoint.folder_of(config.data, "orders"))
+    assert ask(config).pipelines[0].written == {}
+    records.start_query()
+    records.note_written(3, Position(Lsn(7), 2))
+    assert ask(config).pipelines[0].written == {3: Position(Lsn(7), 2)}
+    records.start_query()
+    assert ask(config).pipelines[0].written == {}
 
 
 def test_the_position_before_the_first_batch(config: Config) -> None:

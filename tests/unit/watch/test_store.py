@@ -57,6 +57,16 @@ def test_everything_is_read_back(tmp_path: Path) -> None:
         assert (history.firing(), history.recent(10), history.messages()) == ([], [resolved], [])
 
 
+def test_messages_of_another_release_are_left(tmp_path: Path) -> None:
+    """GIVEN a message with a field that this release does not know THEN the others are sent, and
+    the watchdog starts."""
+    path = store.path_of(tmp_path)
+    later = ("INSERT INTO messages VALUES (?,?,?)", ("m0", 1.0, '{"id": "m0", "colour": "red"}'))
+    written(path, [later, store.message(2.0, MESSAGE)])
+    with store.History(path) as history:
+        assert history.messages() == [MESSAGE]
+
+
 def test_the_file_is_for_its_owner(tmp_path: Path) -> None:
     path = store.path_of(tmp_path / "data")
     written(path, [change(1.0)])

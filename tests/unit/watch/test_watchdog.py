@@ -6,14 +6,19 @@ import json
 import socket
 import threading
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tailrace.config import Config
 from tailrace.run.health import health_document
+from tailrace.run.loaded import Loaded, loaded_file
+from tailrace.state_file import StateFile
 from tailrace.testing.receiver import HttpReceiver
-from tailrace.watch import store
+from tailrace.watch import evaluation, store
+from tailrace.watch.checks import machine
+from tailrace.watch.files import FileWatch
 from tailrace.watch.watchdog import Watchdog
 from tests.unit.watch.test_store import ALERT, written
 from tests.waiting import wait_for
@@ -110,6 +115,49 @@ def test_an_alert_about_what_is_no_longer_checked_ends(
     )
 
 
+@pytest.mark.parametrize(
+    "settings", [{"alerts": {"heartbeat_s": 0}}, {"capture": {"messages": False}}]
+)
+def test_an_alert_about_heartbeats_that_are_turned_off_ends(
+    tmp_path: Path, receiver: HttpReceiver, settings: dict[str, Any]
+) -> None:
+    """GIVEN an alert about a heartbeat of a pipeline WHEN there are no heartbeats any more THEN it
+    ends, though the pipeline still exists."""
+    sink = {"type": "nats", "url": "nats://127.0.0.1:1"}
+    config = config_of(tmp_path, receiver, **settings.get("alerts", {}))
+    document = config.model_dump() | {"pipelines": {"orders": {"sink": sink}}}
+    config = Config.model_validate(document | {"capture": settings.get("capture", {})})
+    late = store.alert(replace(ALERT, key=type(ALERT.key)("heartbeat", "orders")))
+    written(store.path_of(tmp_path), [late])
+    run_until(Watchdog(config), lambda: health_document(config)["recovered"])
+
+
+@pytest.mark.parametrize("supervised", [True, False])
+def test_settings_that_are_loaded_meanwhile(
+    tmp_path: Path, receiver: HttpReceiver, supervised: bool
+) -> None:
+    """GIVEN a watchdog as a service of its own WHEN `tailrace run` loads other settings THEN it
+    ends, to read them. A supervised one is restarted by its supervisor."""
+    config = config_of(tmp_path, receiver, supervised=supervised)
+    file = loaded_file(tmp_path)
+    loaded = Loaded(file="x", at=datetime.now(UTC), settings={})
+    file.write(loaded)
+    watchdog, stop = Watchdog(config), threading.Event()
+    ended: list[bool] = []
+    thread = threading.Thread(target=lambda: ended.append(watchdog.run(stop)))
+    thread.start()
+    try:
+        wait_for(lambda: ("firing", "source") in kinds(receiver))
+        assert thread.is_alive()
+        file.write(replace(loaded, at=loaded.at + timedelta(seconds=1)))
+        if not supervised:
+            wait_for(lambda: not thread.is_alive())
+    finally:
+        stop.set()
+        thread.join()
+    assert ended == [not supervised]
+
+
 def test_a_damaged_history_is_set_aside(tmp_path: Path, receiver: HttpReceiver) -> None:
     path = store.path_of(tmp_path)
     path.parent.mkdir()
@@ -151,3 +199,30 @@ def test_it_listens_nowhere(
     run_until(Watchdog(config), lambda: ("firing", "source") in kinds(receiver))
     # Not raised in `listen`: threads of the watchdog survive errors.
     assert not listening
+
+
+def test_a_disk_that_hangs(
+    tmp_path: Path, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a disk that answers neither reads nor writes THEN the webhook receives that, and the
+    watchdog can be stopped."""
+    answers, hangs = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> None:
+        hangs.set()
+        answers.wait()
+
+    monkeypatch.setattr(FileWatch, "ask", hang)
+    monkeypatch.setattr(StateFile, "write", hang)
+    watchdog = Watchdog(config_of(tmp_path, receiver), follower=True)
+
+    def told() -> bool:
+        hangs.wait()
+        for module in (evaluation, machine):
+            monkeypatch.setattr(module, "UNREAD_S", 0.0)
+        return ("firing", "files") in kinds(receiver)
+
+    try:
+        run_until(watchdog, told)
+    finally:
+        answers.set()

@@ -15,10 +15,15 @@ if TYPE_CHECKING:
 
     from tailrace.console.page import Document
     from tailrace.console.system import System
+    from tailrace.parking.listing import Listing
+
+    _Page = tuple[list[dict[str, Any]], int | None]
+    """Documents of messages, and after which number the next page begins."""
 
 _LIMIT, _MOST = 50, 1000
 _MOST_BYTES = 64 << 10
 """Of a payload that the page shows."""
+_PAGE_BYTES = 16 << 20
 
 
 def parked(system: System, query: Mapping[str, str]) -> Document:
@@ -49,18 +54,43 @@ def parked_messages(system: System, query: Mapping[str, str]) -> Document:
     name = query["pipeline"]
     after, limit = number(query, "after", 0), number(query, "limit", _LIMIT, _MOST)
     selection = selection_of(query)
+    whole = query.get("whole") == "true"
     with control.listing(system.config, name) as listing:
-        found = listing.page(selection, after=after, limit=limit + 1)
-        page = found[:limit]
+        read = _with_payloads if whole else _without_payloads
+        messages, following = read(listing, selection, after, limit)
         return {
             "pipeline": name,
             "filter": control.document_of(selection),
-            "matched": listing.count(selection),
+            # An export reads many pages: counting what is left for each would take longer.
+            "matched": len(messages) if whole else listing.count(selection),
             "totals": asdict(listing.totals()),
-            "messages": [control.message_document(each) for each in page],
-            "next": page[-1].seq if len(found) > limit and page else None,
+            "messages": messages,
+            "next": following,
             "orders": [asdict(each) for each in listing.orders()],
         }
+
+
+def _without_payloads(listing: Listing, selection: Selection, after: int, limit: int) -> _Page:
+    found = listing.page(selection, after=after, limit=limit + 1)
+    page = found[:limit]
+    messages = [control.message_document(each) for each in page]
+    return messages, page[-1].seq if len(found) > limit and page else None
+
+
+def _with_payloads(listing: Listing, selection: Selection, after: int, limit: int) -> _Page:
+    """Payloads in full; the page ends when they are large."""
+    messages: list[dict[str, Any]] = []
+    size = 0
+    found = listing.page(selection, after=after, limit=limit)
+    for each in found:
+        payload = listing.payload(each.seq)
+        if payload is not None:
+            messages.append(control.message_document(each, payload))
+            size += len(payload)
+        after = each.seq
+        if size >= _PAGE_BYTES:
+            return messages, after
+    return messages, after if len(found) == limit else None
 
 
 def parked_message(system: System, query: Mapping[str, str]) -> Document:

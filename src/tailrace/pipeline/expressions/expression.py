@@ -16,6 +16,7 @@ from tailrace.pipeline.expressions.allowed import QUALIFIERS
 from tailrace.pipeline.expressions.lookups import Lookup
 from tailrace.pipeline.expressions.render import Renderer
 from tailrace.pipeline.expressions.syntax import Text, offset
+from tailrace.sinks.registry import SINKS
 
 if TYPE_CHECKING:
     from tailrace import config
@@ -100,8 +101,11 @@ def parse(pipeline: config.Pipeline, *, name: str = "") -> Expressions:
     def single(stage: str, sql: str) -> Expression | None:
         return _parsed(Text(f"{prefix}{stage}", sql), lookups) if sql.strip() else None
 
+    where = single("where", pipeline.where)
+    if where is not None:
+        _check_repeatable(where, pipeline, lookups)
     return Expressions(
-        where=single("where", pipeline.where),
+        where=where,
         select=_items(f"{prefix}select", pipeline.select, lookups) if pipeline.select else None,
         route=single("route", pipeline.route),
         key=single("key", pipeline.key),
@@ -113,6 +117,22 @@ def parse(pipeline: config.Pipeline, *, name: str = "") -> Expressions:
         ),
         lookups=lookups,
     )
+
+
+def _check_repeatable(where: Expression, pipeline: config.Pipeline, lookups: Lookups) -> None:
+    """Refuse lookups in `where` if a replayed batch must have the same rows in each lane.
+
+    A sink that stores positions compares what a lane has stored with what it is given again.
+    """
+    looked_up = [each for each in where.references if each.qualifier in lookups]
+    sink = pipeline.sink
+    if looked_up and pipeline.lanes > 1 and SINKS.find(sink.type).stores_position(sink):
+        where.text.refuse(
+            looked_up[0].offset,
+            f"{looked_up[0].qualifier} is a lookup, which may find another row when a batch is "
+            f"replayed: with several lanes the sink {sink.type} needs the same rows. Use lanes: 1, "
+            "or filter by columns of the table.",
+        )
 
 
 def _parsed(text: Text, lookups: Lookups) -> Expression:

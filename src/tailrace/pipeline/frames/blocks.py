@@ -23,7 +23,9 @@ from pyspark.sql.types import (
 from tailrace.encode.facts import Origin
 from tailrace.encode.shapes.registry import SHAPES
 from tailrace.message import MESSAGES
+from tailrace.pipeline.frames import frame
 from tailrace.pipeline.frames.frame import arrow_schema, check_sizes, in_order, wanted_by
+from tailrace.pipeline.frames.large import LargePayloads, put_back
 from tailrace.pipeline.lanes import Lanes
 from tailrace.pipeline.spec import Spec
 from tailrace.sinks.registry import SINKS
@@ -65,19 +67,24 @@ class BlockFrame:
 
     schema = SCHEMA
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, large: LargePayloads | None = None) -> None:
+        """`large` takes what is too large for the JVM, if the pipeline parks."""
         self._spec = spec
+        self._large = large
 
     @classmethod
     def of(cls, options: Options) -> BlockFrame:
         """For the pipeline in these options."""
-        return cls(Spec.load(options.pipeline))
+        large = None if options.parked is None else LargePayloads(options.parked / "large")
+        return cls(Spec.load(options.pipeline), large)
 
     def batches(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """The blocks of a slice. An empty slice, the heartbeat, has one block without messages."""
         spec, after = self._spec, part.after
         encoder = encoder_of(spec)
         schema = arrow_schema(SCHEMA)
+        if self._large is not None:
+            self._large.remove_up_to(after)
         if after == part.upto:
             # One row, so that the worker that delivers stays warm too.
             yield _block(schema, after, 0, pa.RecordBatch.from_pylist([], schema=MESSAGES))
@@ -85,7 +92,7 @@ class BlockFrame:
         if spec.lanes == 1:
             for entry in self._groups(part):
                 messages = in_order([encoder.encode(group) for group in entry])
-                yield _block(schema, after, 0, messages)
+                yield _block(schema, after, 0, self._small(messages))
             return
         lanes = Lanes(spec.lanes, spec.lane_key, grouped=spec.grouped)
         for entry in self._groups(part):
@@ -95,12 +102,16 @@ class BlockFrame:
                 [_with_lane(encoder.encode(group), lanes.of(group)) for group in entry]
             )
             for lane, messages in _split(merged):
-                yield _block(schema, after, lane, messages)
+                yield _block(schema, after, lane, self._small(messages))
 
     def _groups(self, part: Slice) -> Iterator[list[Group]]:
         spec = self._spec
         groups = part.groups(wanted=wanted_by(spec.wanted()), messages=Prefixes(spec.messages))
-        return map(check_sizes, groups)
+        limit = frame.MAX_ROW_BYTES if self._large is None else frame.MAX_PARKED_BYTES
+        return (check_sizes(each, limit=limit) for each in groups)
+
+    def _small(self, messages: pa.RecordBatch) -> pa.RecordBatch:
+        return messages if self._large is None else self._large.take_out(messages)
 
 
 def open_block(batch: OpenBatch, page: int) -> pa.RecordBatch:
@@ -152,7 +163,7 @@ def pack(messages: pa.RecordBatch) -> pa.Buffer:
 def unpack(cell: pa.BinaryScalar) -> pa.RecordBatch:
     """The messages of a cell."""
     with pa.ipc.open_stream(cell.as_buffer()) as stream:
-        return stream.read_next_batch()
+        return put_back(stream.read_next_batch())
 
 
 def _block(

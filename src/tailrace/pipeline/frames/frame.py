@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 
 MAX_ROW_BYTES = 64 << 20
-"""No sink takes a larger message: 64 MiB is the largest max_payload of a NATS server."""
+"""Of a row that passes through the JVM, in several copies. It is shared by all pipelines, and a
+larger row could exhaust its memory."""
+MAX_PARKED_BYTES = 256 << 20
+"""Of a row that one task reads and delivers, or parks: Arrow and SQLite take no message of 1 GB."""
 
 
 class Frame(Protocol):
@@ -75,28 +78,28 @@ class Slice:
                     yield [group]
 
 
-def check_sizes(groups: list[Group]) -> list[Group]:
-    """The same groups. Raises PoisonedError if a row is too large to be delivered.
+def check_sizes(groups: list[Group], *, limit: int | None = None) -> list[Group]:
+    """The same groups. Raises PoisonedError if a row is too large for its way to the sink.
 
-    A sink refuses a message that is too large for it. But before that the row passes through the
-    JVM that all pipelines share, in several copies, and can exhaust its memory.
+    A sink refuses a message that is too large for it, and the guard parks it.
     """
+    limit = MAX_ROW_BYTES if limit is None else limit
     for group in groups:
         images = [image for image in (group.before, group.after) if image is not None]
         columns = [cells.values for image in images for cells in image if cells is not None]
         columns += [] if group.contents is None else [group.contents]
-        if sum(column.nbytes for column in columns) <= MAX_ROW_BYTES:
+        if sum(column.nbytes for column in columns) <= limit:
             continue
         sizes = np.zeros(len(group), np.int64)
         for column in columns:
             sizes += pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
-        if sizes.max(initial=0) > MAX_ROW_BYTES:
+        if sizes.max(initial=0) > limit:
             row = int(sizes.argmax())
             position = Position(Lsn(int(group.lsn[row])), int(group.ordinal[row]))
             table = "a message" if group.relation is None else group.relation.qualified_name
             raise PoisonedError(
                 f"the change of {table} at {position} has {sizes[row]:,} bytes, the limit is "
-                f"{MAX_ROW_BYTES:,}",
+                f"{limit:,}",
                 hint="Leave the table out of the pipeline, or publish it without its large column.",
             )
     return groups

@@ -27,7 +27,7 @@ class EventBridgeType(AwsType[EventBridgeSink]):
             "An event is sent again if its answer was lost, and if the pipeline was interrupted "
             "before the answer. EventBridge does not recognise it; `resources` has the id."
         ),
-        largest_message="`max_message_bytes` with detail type, 1 MB by default; larger: refused",
+        largest_message="`max_message_bytes` with detail type, 1 MB by default; larger: parked",
         batch="`batch_rows` events of different keys in a request, at most 10; `concurrency`",
     )
 

@@ -34,7 +34,7 @@ class FileType(SinkType[FileSink]):
             "writes (local folders, S3, GCS and Azure have them); without them, a worker that "
             "wakes up can write its last files twice."
         ),
-        largest_message="`max_message_bytes`, 5 MiB by default; a larger one is refused",
+        largest_message="`max_message_bytes`, 5 MiB by default; a larger one is parked",
         batch="`roll_rows`, `roll_bytes` or `roll_s` per file; at most a micro-batch",
     )
 

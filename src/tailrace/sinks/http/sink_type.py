@@ -31,7 +31,7 @@ class HttpType(SinkType[HttpSink]):
             "`webhook-id` is the event id. A message is sent again if its answer was lost, and "
             "with its batch if the pipeline was interrupted."
         ),
-        largest_message="`max_message_bytes`, 5 MiB by default; a larger one is refused",
+        largest_message="`max_message_bytes`, 5 MiB by default; a larger one is parked",
         batch="`batch_rows` messages in a request, `concurrency` requests at a time",
     )
 

@@ -4,11 +4,15 @@ A request may be accepted in part, for example if one of its shards has no capac
 that follow a failed one are stored nevertheless, so a request has each key at most once, and the
 next record of a key waits for the answer. The records of a partition key are therefore in order.
 
+A record whose shard has no capacity is sent again after a delay. Requests that have none of its key
+do not wait. If Kinesis throttles a whole request, all of them do.
+
 A record has no attributes. Its id is where the shape of the pipeline puts it.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
@@ -71,7 +75,7 @@ class Kinesis(AwsSink):
             for payload, key, scope in zip(*columns, strict=True)
         ]
         answer = client.put_records(Records=records, **naming(destination))
-        return outcomes_by_row(
+        outcomes = outcomes_by_row(
             self.service,
             answer.get("Records", ()),
             count=rows.num_rows,
@@ -79,6 +83,8 @@ class Kinesis(AwsSink):
             sender_fault=False,
             destination=destination,
         )
+        # Each shard has a limit of its own: those of other keys may have capacity.
+        return {row: replace(each, in_part=True) for row, each in outcomes.items()}
 
     def ping(self, client: Any) -> None:
         """List a stream, if there is one."""

@@ -27,7 +27,7 @@ class KinesisType(AwsType[KinesisSink]):
             "A record is sent again if its answer was lost, and if the pipeline was interrupted "
             "before the answer. Kinesis does not recognise it; the id is in the payload."
         ),
-        largest_message="`max_message_bytes` with the key, 1 MiB by default; larger: refused",
+        largest_message="`max_message_bytes` with the key, 1 MiB by default; larger: parked",
         batch="`batch_rows` records of different keys in a request, at most 500; `concurrency`",
     )
 

@@ -35,7 +35,7 @@ class Nats(SinkType[NatsSink]):
             "server's duplicate window is not the limit. A stream that was purged in between can "
             "receive a message again."
         ),
-        largest_message="the server's `max_payload` (1 MiB by default); a larger one is refused",
+        largest_message="the server's `max_payload` (1 MiB by default); a larger one is parked",
         batch="`max_outstanding` messages without an ack, 4,000 by default",
     )
     backlog_in_one_task = True

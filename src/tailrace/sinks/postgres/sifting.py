@@ -4,8 +4,9 @@ PostgreSQL names no row when a statement with thousands of them fails. The batch
 savepoint. If that fails because of a message, the halves of the batch are stored, and so on. What
 is left are single messages: those are refused. Halves that succeed stay stored, in order.
 
-After `_ENOUGH` refused messages the rest is not tried: nothing of the flush is committed anyway,
-and the messages come again without the refused ones.
+After enough refused messages the rest is not tried: nothing of the flush is committed anyway, and
+the messages come again without the refused ones. In a large flush more of them are enough, because
+it costs more to repeat it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tailrace.sinks.postgres.session import Session
     from tailrace.sinks.unaccepted import Unaccepted
 
-_ENOUGH = 100
+_ENOUGH, _ROWS_PER_REFUSED = 100, 1000
 _SAVEPOINT = "tailrace"
 
 
@@ -57,15 +58,26 @@ class Store(Protocol):
         """The transaction has ended."""
 
 
-def sift(session: Session, store: Store, rows: pa.RecordBatch, unaccepted: Unaccepted) -> None:
-    """Store messages; add those that are refused, and those they hold back, to `unaccepted`."""
+def sift(
+    session: Session,
+    store: Store,
+    rows: pa.RecordBatch,
+    unaccepted: Unaccepted,
+    *,
+    written: int = 0,
+) -> None:
+    """Store messages; add those that are refused, and those they hold back, to `unaccepted`.
+
+    `written` counts the messages since the last flush.
+    """
+    enough = max(_ENOUGH, written // _ROWS_PER_REFUSED)
     remaining = [(rows, groups_of(rows))]
     while remaining:
         every = remaining.pop()
         rows, groups, decided = unaccepted.hold_back(*every)
         if decided < every[0].num_rows:
             remaining.append(_slice(*every, decided))
-        if not rows.num_rows or _refused(unaccepted) >= _ENOUGH:
+        if not rows.num_rows or _refused(unaccepted) >= enough:
             continue
         outcome = _attempt(session, store, rows)
         if outcome is None:

@@ -154,7 +154,7 @@ class Postgres:
             if not opened.session.in_transaction:
                 opened.session.begin()
             self._store.prepare(opened.session, missing)
-            sift(opened.session, self._store, missing, self._unaccepted)
+            sift(opened.session, self._store, missing, self._unaccepted, written=self._rows)
 
     def flush(self, *, end: bool = True) -> Receipt:
         """Commit the messages with their position. Commits nothing if a message is refused."""

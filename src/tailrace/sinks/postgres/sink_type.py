@@ -35,7 +35,7 @@ class PostgresType(SinkType[PostgresSink]):
             "None. The position of a lane is in the transaction of its rows; after an "
             "interruption it is read back. A reset delivers again what the reset covers."
         ),
-        largest_message="`max_message_bytes`, 5 MiB by default; a larger one is refused",
+        largest_message="`max_message_bytes`, 5 MiB by default; a larger one is parked",
         batch="one transaction per flush",
     )
 

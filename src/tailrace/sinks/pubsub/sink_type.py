@@ -38,7 +38,7 @@ class PubSubType(SinkType[PubSubSink]):
             "A message is sent again if its answer was lost, and if the pipeline was interrupted "
             "before the answer. Pub/Sub does not recognise it; consumers do, by the attribute `id`"
         ),
-        largest_message="`max_message_bytes` with attributes, 10 MB by default; larger: refused",
+        largest_message="`max_message_bytes` with attributes, 10 MB by default; larger: parked",
         batch=(
             "`batch_rows` messages of one key in a request, without `ordering` of any keys; "
             "`concurrency`"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 
 from tailrace.sinks.pull.database import EXHAUSTED, PullDatabase, Totals
 from tailrace.sqlite_file import SqliteReader
+
+_PAGE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +40,13 @@ class Listing(SqliteReader, PullDatabase):
             found = self.connection.execute(query).fetchone()
         return None if found is None else int(found[0])
 
-    def exhausted(self, *, after: int = 0, limit: int) -> list[ExhaustedMessage]:
-        """The exhausted messages with numbers after `after`, oldest first."""
+    def exhausted(
+        self, *, after: int = 0, limit: int, size: int = _PAGE_BYTES
+    ) -> list[ExhaustedMessage]:
+        """The exhausted messages with numbers after `after`, oldest first.
+
+        At most `limit` of them, and as many as have `size` bytes of payload, but at least one.
+        """
         if not self.exists:
             return []
         query = (
@@ -47,8 +55,11 @@ class Listing(SqliteReader, PullDatabase):
             "ORDER BY seq LIMIT ?"
         )
         names = ("number", "id", "destination", "key", "payload", "deliveries", "arrived_at")
-        with self.translated():
-            return [
-                ExhaustedMessage(**dict(zip(names, row, strict=True)))
-                for row in self.connection.execute(query, (after, limit))
-            ]
+        found: list[ExhaustedMessage] = []
+        with self.translated(), closing(self.connection.cursor()) as cursor:
+            for row in cursor.execute(query, (after, limit)):
+                found.append(ExhaustedMessage(**dict(zip(names, row, strict=True))))
+                size -= len(found[-1].payload)
+                if size <= 0:
+                    break
+        return found

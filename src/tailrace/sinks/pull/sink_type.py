@@ -33,7 +33,7 @@ class PullType(SinkType[PullSink]):
             "The position of a lane is in the transaction of its messages. A consumer receives a "
             "message again if it rejects it, or does not acknowledge it in time."
         ),
-        largest_message="`max_message_bytes`, 5 MiB by default; a larger one is POISONED",
+        largest_message="`max_message_bytes`, 5 MiB by default; a larger one is parked",
         batch="`batch_rows` messages per transaction; `max_ack_pending` messages at consumers",
     )
 

@@ -5,7 +5,8 @@
 | basic.ack                | accepted: it counts in the next receipt                               |
 | basic.return, basic.ack  | a failure: refused                                                    |
 | basic.nack               | sent again after a delay, as `Retry` describes; then a failure. If no |
-|                          | other message was accepted meanwhile, the broker is full              |
+|                          | other message was accepted meanwhile, the broker is full, or the      |
+|                          | message is at fault: `tailrace.sinks.requests.doubts` decides         |
 | connection.blocked       | nothing is sent until connection.unblocked                            |
 
 A message is sent when those that it waits for (`waits`) have their final answer. After one that
@@ -24,11 +25,14 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from tailrace.errors import SinkFullError, SinkUnreachableError
-from tailrace.sinks.contract import Receipt
+from tailrace.message import places_of
+from tailrace.sinks.contract import Lane, Receipt
 from tailrace.sinks.outcome import Outcome, Verdict
 from tailrace.sinks.rabbitmq.channel import Confirm, Returned
 from tailrace.sinks.rabbitmq.destination import Destination
 from tailrace.sinks.rabbitmq.pool import Pool
+from tailrace.sinks.requests.acknowledged import Acknowledged
+from tailrace.sinks.requests.doubts import Doubts
 from tailrace.sinks.retry import Retry
 from tailrace.sinks.unaccepted import Unaccepted
 
@@ -36,9 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from tailrace.sinks.rabbitmq.waits import Numbers
-    from tailrace.sinks.requests.acknowledged import Acknowledged
 
     class Publisher(Protocol):
         """A channel, as far as it is needed here."""
@@ -80,9 +84,9 @@ class Limits:
 class Outbox:
     """Sends messages through a channel.
 
-    What is accepted is noted in `acknowledged`. With `ordered` a key has one message in flight.
-    With `blocks` nothing of a key is sent after a message of it that was not accepted. `exchange`
-    is that of destinations that name none.
+    What is accepted is noted in `acknowledged`, and what was given up in `doubts`. With `ordered` a
+    key has one message in flight. With `blocks` nothing of a key is sent after a message of it that
+    was not accepted. `exchange` is that of destinations that name none.
     """
 
     def __init__(
@@ -92,6 +96,7 @@ class Outbox:
         retry: Retry | None = None,
         *,
         acknowledged: Acknowledged | None = None,
+        doubts: Doubts | None = None,
         exchange: str = "",
         ordered: bool = True,
         blocks: bool = True,
@@ -101,7 +106,8 @@ class Outbox:
         self._channel = channel
         self._limits = limits
         self._retry = retry or Retry()
-        self._acknowledged = acknowledged
+        self._acknowledged = acknowledged or Acknowledged()
+        self._doubts = doubts or Doubts(Lane(pipeline="", retry=self._retry))
         self._exchange = exchange
         self._blocks = blocks
         self._clock, self._chance = clock, chance
@@ -134,6 +140,7 @@ class Outbox:
         deadline_s = math.inf if end else self._clock() + _PATIENCE_S
         self._advance()
         self._check_broker()
+        self._give_up_last()
         while self._pool.undecided and (end or (self._flying_rows and self._clock() < deadline_s)):
             self._await_answer(deadline_s)
         receipt = Receipt(
@@ -150,7 +157,8 @@ class Outbox:
     def _await_answer(self, deadline_s: float) -> None:
         """Wait for an answer, until the next message is due, or until a deadline."""
         self._check_broker()
-        self._finish(self._channel.receive(max(self._wait_until_s(deadline_s), 0)))
+        if not self._give_up_last():
+            self._finish(self._channel.receive(max(self._wait_until_s(deadline_s), 0)))
         self._advance()
 
     def _wait_until_s(self, deadline_s: float) -> float:
@@ -162,20 +170,38 @@ class Outbox:
         return float(min(deadline_s, silent_s, due_s.min(initial=math.inf))) - now
 
     def _check_broker(self) -> None:
-        """Raise if the broker does not answer, or has accepted nothing but refused everything."""
+        """Raise if the broker does not answer."""
+        silent_s = self._clock() - self._answered_s
         if self._channel.blocked:
             self._answered_s = self._clock()
-            return
-        if self._flying_rows:
-            if self._clock() - self._answered_s >= self._limits.timeout_s:
-                raise SinkUnreachableError(
-                    f"RabbitMQ has confirmed no message within {self._limits.timeout_s:g} s",
-                    hint="A queue may have no majority of its replicas. See the broker's log.",
-                )
-            return
-        state = self._pool.state[self._pool.waiting()]
-        if len(state) and (state["final"] & (state["accepted_before"] == self._accepted)).all():
+        elif self._flying_rows and silent_s >= self._limits.timeout_s:
+            raise SinkUnreachableError(
+                f"RabbitMQ has confirmed no message within {self._limits.timeout_s:g} s",
+                hint="A queue may have no majority of its replicas. See the broker's log.",
+            )
+
+    def _give_up_last(self) -> bool:
+        """Give up messages that were sent often enough, if only such are left, and no other was
+        accepted meanwhile. Raises if it may be the broker that fails."""
+        rows = self._pool.waiting()
+        if self._channel.blocked or self._flying_rows or not len(rows):
+            return False
+        if not self._pool.state["final"][rows].all():
+            return False
+        if self._others_accepted()[rows].any():
+            self._give_up()
+            return True
+        if not self._doubts.give_up(places_of(self._pool.places(rows))):
             raise SinkFullError(f"no message is accepted: {NACKED.reason}", hint=NACKED.hint)
+        for row in rows.tolist():
+            self._fail(row, NACKED)
+        return True
+
+    def _others_accepted(self) -> NDArray[np.bool_]:
+        """Whether the broker has accepted a message since each one was first sent."""
+        state, ago_s = self._pool.state, self._acknowledged.elsewhere_ago_s()
+        own: NDArray[np.bool_] = state["accepted_before"] < self._accepted
+        return own | (self._clock() - state["began_s"] > ago_s)
 
     def _advance(self) -> None:
         """Take the answers that there are, and send what is ready."""
@@ -282,8 +308,8 @@ class Outbox:
     def _accept(self, rows: Numbers) -> None:
         if not len(rows):
             return
-        if self._acknowledged is not None:
-            self._acknowledged.note(self._pool.places(rows))
+        self._acknowledged.note(self._pool.places(rows))
+        self._doubts.accepted()
         self._messages += len(rows)
         self._accepted += len(rows)
         self._bytes += int(self._pool.state["bytes"][rows].sum())
@@ -302,8 +328,11 @@ class Outbox:
     def _give_up(self) -> None:
         """Fail the messages after their last attempt, if the broker accepts others."""
         state = self._pool.state
-        final = state["undecided"] & state["final"] & (state["accepted_before"] < self._accepted)
-        for row in np.flatnonzero(final).tolist():
+        final = np.flatnonzero(state["undecided"] & state["final"])
+        final = final[self._others_accepted()[final]] if len(final) else final
+        if len(final):
+            self._doubts.note(self._pool.places(final))
+        for row in final.tolist():
             self._fail(row, NACKED)
 
     def _fail(self, row: int, outcome: Outcome) -> None:

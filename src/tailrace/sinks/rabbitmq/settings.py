@@ -142,7 +142,11 @@ class RabbitMQSink(SinkSettings):
         default="", description="Property `type` of messages; empty for none."
     )
     headers: Annotated[dict[str, str], AfterValidator(_headers)] = Field(
-        default={}, description="Headers of every message. `key` is that of the message."
+        default={},
+        description=(
+            "Headers of every message, shown in plans and the console. `key` is that of the "
+            "message."
+        ),
     )
     max_outstanding: int = Field(
         default=4000, ge=1, le=1_000_000, description="Max messages without a confirm."

@@ -22,6 +22,7 @@ from tailrace.sinks.rabbitmq.destination import Destination
 from tailrace.sinks.rabbitmq.outbox import Limits, Outbox
 from tailrace.sinks.rabbitmq.topology import Topology
 from tailrace.sinks.requests.acknowledged import Acknowledged
+from tailrace.sinks.requests.doubts import Doubts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -44,6 +45,7 @@ class RabbitMQ:
         self._settings = settings
         self._lane = lane
         self._acknowledged = Acknowledged(lane.folder, history=lane.history, lane=lane.number)
+        self._doubts = Doubts(lane)
         self._skipped = 0
         """Messages that an earlier attempt has delivered, since the last receipt."""
         self._open: _Open | None = None
@@ -52,11 +54,12 @@ class RabbitMQ:
         """Connect, unless the connection is still there."""
         if self._open is None or not self._open.usable():
             self.close()
-        # After `close`, which closes its file.
+        # After `close`, which closes their files.
         self._acknowledged.open(after)
+        self._doubts.open(after)
         self._skipped = 0
         if self._open is None:
-            self._open = _Open(self._settings, self._lane, self._acknowledged)
+            self._open = _Open(self._settings, self._lane, self._acknowledged, self._doubts)
 
     def inspect(self, batch: pa.RecordBatch) -> Mapping[int, Outcome]:
         """The rows that are too large, and those without a valid destination."""
@@ -91,6 +94,7 @@ class RabbitMQ:
         """Close the connection. Messages without a confirm may have arrived."""
         opened, self._open = self._open, None
         self._acknowledged.close()
+        self._doubts.close()
         if opened is not None:
             opened.close()
 
@@ -114,7 +118,9 @@ class RabbitMQ:
 class _Open:
     """What a sink has while it is connected."""
 
-    def __init__(self, settings: RabbitMQSink, lane: Lane, acknowledged: Acknowledged) -> None:
+    def __init__(
+        self, settings: RabbitMQSink, lane: Lane, acknowledged: Acknowledged, doubts: Doubts
+    ) -> None:
         self._settings = settings
         self.connection = Connection(settings, name=lane.pipeline)
         try:
@@ -134,6 +140,7 @@ class _Open:
             ),
             lane.retry,
             acknowledged=acknowledged,
+            doubts=doubts,
             exchange=settings.exchange,
             ordered=lane.ordered,
             blocks=lane.blocks,

@@ -33,7 +33,7 @@ class RabbitMQType(SinkType[RabbitMQSink]):
             "`message_id` is the event id. Messages in flight are sent again if the connection is "
             "lost before their confirms: at most `max_outstanding`."
         ),
-        largest_message="`max_message_bytes`, 5 MiB by default; a larger one is refused",
+        largest_message="`max_message_bytes`, 5 MiB by default; a larger one is parked",
         batch="`max_outstanding` messages without a confirm, 4,000 by default",
     )
 

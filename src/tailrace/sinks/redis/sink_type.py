@@ -37,7 +37,7 @@ class RedisType(SinkType[RedisSink]):
             "that was replaced cannot run. A message is repeated if the position is deleted or "
             "evicted; with `ids: position` Redis refuses it then."
         ),
-        largest_message="`max_message_bytes`, 5 MiB by default; a larger one is refused",
+        largest_message="`max_message_bytes`, 5 MiB by default; a larger one is parked",
         batch="`batch_rows` messages in a script, 1,000 by default; four scripts in flight",
     )
 

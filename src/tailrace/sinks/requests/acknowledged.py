@@ -1,67 +1,52 @@
 """Which messages a destination has accepted, for the next attempt of their batch.
 
-Spark replays an interrupted micro-batch from its start. A destination that does not know our
-positions would get all its messages again. So each answer that accepts messages is noted at once,
-and a replay skips what is noted: it repeats at most the requests that had no answer yet.
-
-    5f0c2a9e-0.accepted     history and lane; 16 bytes per message: LSN and ordinal, little-endian
-
-The file is not synced: it survives the death of every process, and a power cut may lose its end.
+A destination that does not know our positions would get all messages of a replayed micro-batch
+again. So each answer that accepts messages is noted at once (`places`), and a replay skips what is
+noted: it repeats at most the requests that had no answer yet.
 """
 
 from __future__ import annotations
 
-import os
+import math
+import time
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
-from tailrace import private
-from tailrace.message import PLACE, places_of
+from tailrace.message import places_of
+from tailrace.sinks.requests.places import Places
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from tailrace.position import Position
 
-_SUFFIX = ".accepted"
+_LOOK_S = 0.05
+"""How often to look at the files of other lanes."""
 
 
 class Acknowledged:
     """The accepted messages of one lane. Without a folder nothing is noted."""
 
-    def __init__(self, folder: Path | None, *, history: str, lane: int) -> None:
-        self._folder = folder
-        self._history = history
-        self._name = f"{history}-{lane}{_SUFFIX}"
-        self._file = -1
-        self._known = np.empty(0, PLACE)
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        history: str = "",
+        lane: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._places = Places(folder, history=history, lane=lane, suffix=".accepted")
+        self._clock = clock
+        self._looked_s, self._elsewhere_s = -math.inf, -math.inf
 
     def open(self, after: Position) -> None:
         """Begin a micro-batch after a position: load what earlier attempts have noted of it."""
-        self.close()
-        if self._folder is None:
-            return
-        private.create_folder(self._folder)
-        noted = []
-        # Of all lanes: a message may be in another one, if their number was changed.
-        for path in self._folder.glob(f"*{_SUFFIX}"):
-            if path.name.startswith(f"{self._history}-"):
-                noted.append(_read(path))
-            else:
-                path.unlink(missing_ok=True)
-        places = np.concatenate(noted) if noted else self._known
-        beyond = (places["lsn"] > after.lsn) | (
-            (places["lsn"] == after.lsn) & (places["ordinal"] > after.ordinal)
-        )
-        self._known = np.unique(places[beyond])
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._file = os.open(self._folder / self._name, flags, private.FILE_MODE)
-        if not len(self._known):
-            os.ftruncate(self._file, 0)
+        self._places.open(after)
 
     def missing(self, messages: pa.RecordBatch) -> pa.RecordBatch:
         """The messages that are not known to be accepted."""
@@ -70,24 +55,29 @@ class Acknowledged:
 
     def known(self, messages: pa.RecordBatch) -> NDArray[np.bool_] | None:
         """Which messages are known to be accepted; None if none is."""
-        if not len(self._known) or not messages.num_rows:
+        if not self._places or not messages.num_rows:
             return None
-        found: NDArray[np.bool_] = np.isin(places_of(messages), self._known)
+        found = self._places.known(places_of(messages))
         return found if found.any() else None
 
     def note(self, messages: pa.RecordBatch) -> None:
         """Note that messages were accepted. Called by several threads."""
-        if self._file >= 0 and messages.num_rows:
-            os.write(self._file, places_of(messages).tobytes())
+        self._places.note(places_of(messages))
+
+    def elsewhere_ago_s(self) -> float:
+        """How long ago another lane last noted something; infinite if it never did.
+
+        Lanes are processes of one machine, so the clock is the same.
+        """
+        now = self._clock()
+        if now - self._looked_s >= _LOOK_S:
+            self._looked_s = now
+            noted = [path.stat() for path in self._places.others()]
+            # A file that is empty was truncated, perhaps just now.
+            times = [each.st_mtime for each in noted if each.st_size]
+            self._elsewhere_s = now - (time.time() - max(times, default=-math.inf))
+        return now - self._elsewhere_s
 
     def close(self) -> None:
         """Close the file."""
-        file, self._file = self._file, -1
-        if file >= 0:
-            os.close(file)
-
-
-def _read(path: Path) -> NDArray[np.void]:
-    """The places in a file; the last one may be incomplete."""
-    content = path.read_bytes()
-    return np.frombuffer(content[: len(content) // PLACE.itemsize * PLACE.itemsize], PLACE)
+        self._places.close()

@@ -10,10 +10,16 @@ one that is tried again, holds up its own keys and no others.
 | refused              | a failure; if the receiver refused several messages together, they are    |
 |                      | sent one by one first                                                     |
 | try again            | sent again after a delay, as `Retry` describes; then a failure. If no     |
-|                      | other message was accepted meanwhile, the destination is unreachable      |
-| throttled            | every request waits as long as the destination asks; no attempt is counted|
+|                      | other message was accepted meanwhile, the destination is unreachable, or  |
+|                      | the message is at fault: `doubts` decides                                 |
+| throttled            | every request waits as long as the destination asks (`pause`), or only    |
+|                      | this one if a part of the destination asks; no attempt is counted         |
 
 The thread of the caller plans everything, whenever it calls. The threads of the pool only send.
+
+While a key has more messages waiting than `take` holds, all keys wait for its last attempt, which
+is at most `max_elapsed_s` and one time limit of a request away. The same is true for the end of a
+micro-batch: Spark commits it as a whole.
 """
 
 from __future__ import annotations
@@ -33,20 +39,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.errors import SinkUnreachableError
+from tailrace.message import places_of
 from tailrace.position import Lsn, Position
-from tailrace.sinks.contract import Receipt
+from tailrace.sinks.contract import Lane, Receipt
 from tailrace.sinks.outcome import Verdict
+from tailrace.sinks.requests.acknowledged import Acknowledged
+from tailrace.sinks.requests.doubts import Doubts
+from tailrace.sinks.requests.pause import Pause
 from tailrace.sinks.requests.request import Order, Request, cut
 from tailrace.sinks.retry import Retry
 from tailrace.sinks.unaccepted import Unaccepted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from numpy.typing import NDArray
 
     from tailrace.sinks.outcome import Outcome
-    from tailrace.sinks.requests.acknowledged import Acknowledged
     from tailrace.sinks.requests.limits import Limits
 
     Answer = Mapping[int, Outcome]
@@ -59,15 +68,14 @@ _PATIENCE_S = 0.05
 """How long a flush in the middle of a batch waits for answers."""
 _DECIDE_S = 0.05
 """How long a last outcome waits for those of other requests."""
-_THROTTLED_S = 1.0
-"""How long to wait if the destination does not say."""
 
 
 class Requests:
     """Sends messages. `send` is called by several threads.
 
-    What is accepted is noted in `acknowledged`. With `ordered` a key has at most one request. With
-    `blocks` nothing of a key is sent after a message of it that was not accepted.
+    What is accepted is noted in `acknowledged`, and what was given up in `doubts`. With `ordered` a
+    key has at most one request. With `blocks` nothing of a key is sent after a message of it that
+    was not accepted.
     """
 
     def __init__(
@@ -77,15 +85,17 @@ class Requests:
         retry: Retry | None = None,
         *,
         acknowledged: Acknowledged | None = None,
+        doubts: Doubts | None = None,
         ordered: bool = True,
         blocks: bool = True,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._send = send
-        self._acknowledged = acknowledged
         self._limits = limits
-        self._retry = retry or Retry()
+        self._retry = retry = retry or Retry()
+        self._acknowledged = acknowledged or Acknowledged()
+        self._doubts = doubts or Doubts(Lane(pipeline="", retry=retry))
         self._ordered, self._blocks = ordered, blocks
         self._clock, self._chance = clock, chance
         self._pool = ThreadPoolExecutor(limits.concurrency, thread_name_prefix="requests")
@@ -102,7 +112,7 @@ class Requests:
         self._delayed: list[tuple[float, int, Request]] = []
         """A heap of those that are sent later: when, and a number that keeps their order."""
         self._numbers = itertools.count()
-        self._paused_until_s = self._paused_since_s = 0.0
+        self._pause = Pause(max_elapsed_s=retry.max_elapsed_s, clock=clock, chance=chance)
         self._undecided = 0
         self._most_undecided = max(_UNDECIDED_ROWS, 2 * limits.concurrency * limits.rows)
         self._messages = self._bytes = self._accepted = 0
@@ -129,7 +139,7 @@ class Requests:
         """Wait for every answer; without `end` only for those that come soon."""
         deadline_s = math.inf if end else self._clock() + _PATIENCE_S
         self._advance()
-        self._check_destination()
+        self._give_up_last()
         while self._undecided and (end or (self._sent and self._clock() < deadline_s)):
             self._await_answer(deadline_s)
         failures = self._unaccepted.report()
@@ -154,7 +164,8 @@ class Requests:
 
     def _await_answer(self, deadline_s: float) -> None:
         """Wait for an answer, until the next delayed request is due, or until a deadline."""
-        self._check_destination()
+        if self._give_up_last():
+            return
         until_s = min(deadline_s, self._delayed[0][0]) if self._delayed else deadline_s
         timeout_s = None if until_s == math.inf else max(until_s - self._clock(), 0)
         try:
@@ -204,11 +215,14 @@ class Requests:
 
     def _submit(self, request: Request) -> None:
         now = self._clock()
-        if now < self._paused_until_s:
-            self._delay(request, self._paused_until_s)
+        if self._pause.active:
+            self._delay(request, self._pause.until_s)
             return
+        self._pause.check()
         if not request.attempts:
-            request.began_s, request.accepted_before = now, self._accepted
+            request.began_s = now
+            if not request.divided:
+                request.accepted_before = self._accepted
         request.attempts += 1
         self._sent += 1
         self._pool.submit(self._run, request)
@@ -218,15 +232,16 @@ class Requests:
 
     def _run(self, request: Request) -> None:
         """In a thread of the pool."""
-        if self._clock() < self._paused_until_s:
+        if self._pause.active:
             self._answers.put((request, None))
             return
         try:
             answer = self._send(request.rows)
             self._note(request.rows, answer)
-            throttled = [each for each in answer.values() if each.verdict is Verdict.THROTTLED]
-            if throttled:
-                self._pause(throttled[0])
+            for each in _throttled(answer.values()):
+                if not each.in_part:
+                    # At once: other requests are ready.
+                    self._pause.begin(each)
             self._answers.put((request, answer))
         except BaseException as error:
             # Whatever it is: without an answer the caller would wait for ever.
@@ -234,24 +249,15 @@ class Requests:
 
     def _note(self, rows: pa.RecordBatch, answer: Answer) -> None:
         """Note what was accepted, before anything else may happen."""
-        if self._acknowledged is None:
-            return
         if answer:
             rows = rows.filter(pa.array([row not in answer for row in range(rows.num_rows)]))
         self._acknowledged.note(rows)
-
-    def _pause(self, outcome: Outcome) -> None:
-        """Send nothing for as long as the destination asks. At once: other requests are ready."""
-        now = self._clock()
-        self._paused_since_s = self._paused_since_s or now
-        asked_s = outcome.retry_after_s or _THROTTLED_S * self._chance()
-        self._paused_until_s = max(self._paused_until_s, now + asked_s)
 
     def _finish(self, request: Request, answer: Answer | BaseException | None) -> None:
         self._sent -= 1
         if answer is None:
             request.attempts -= 1
-            self._delay(request, self._paused_until_s)
+            self._delay(request, self._pause.until_s)
             return
         if isinstance(answer, BaseException):
             raise answer
@@ -278,7 +284,8 @@ class Requests:
         if accepted:
             known = request.size if not answer else None
             self._bytes += _size(rows, answer) if known is None else known
-            self._paused_since_s = 0.0
+            self._pause.accepted()
+            self._doubts.accepted()
 
     def _fail(self, request: Request, outcomes: list[Outcome]) -> None:
         """Go on with a request whose messages were not accepted: one outcome for each."""
@@ -291,30 +298,49 @@ class Requests:
         until_s = self._next_attempt_s(request, outcomes)
         if until_s is not None:
             self._delay(request, until_s)
+        elif _together(outcomes) and self._doubts.has(request.rows):
+            # One of them is enough for all to fail.
+            request.divide()
+            self._start(request)
         else:
             request.final = outcomes
             self._decide(request)
 
     def _decide(self, request: Request) -> None:
         """Give a request up after its last attempt, if the destination accepts others."""
-        if self._accepted > request.accepted_before:
-            self._give_up(request, request.final, np.ones(len(request.final), np.bool_))
-            request.final = []
-            self._end(request)
+        if self._others_accepted(request):
+            self._doubts.note(request.rows)
+            self._give_up_all(request)
         else:
             self._delay(request, self._clock() + _DECIDE_S)
 
-    def _check_destination(self) -> None:
-        """Raise if nothing is left but requests that were tried often enough.
+    def _others_accepted(self, request: Request) -> bool:
+        """Whether the destination has accepted a message since a request was first sent."""
+        if self._accepted > request.accepted_before:
+            return True
+        return self._acknowledged.elsewhere_ago_s() < self._clock() - request.began_s
 
-        No other message was accepted meanwhile, so it is the destination that fails.
-        """
+    def _give_up_last(self) -> bool:
+        """Give up requests that were tried often enough, if only such are left, and no other
+        message was accepted meanwhile. Raises if it may be the destination that fails."""
         if self._sent or not self._delayed:
-            return
+            return False
         requests = [request for _, _, request in self._delayed]
-        if all(each.final and each.accepted_before == self._accepted for each in requests):
+        if not all(each.final and not self._others_accepted(each) for each in requests):
+            return False
+        if not self._doubts.give_up(np.concatenate([places_of(each.rows) for each in requests])):
             reason = requests[0].final[0].reason
             raise SinkUnreachableError(f"no message is accepted: {reason}")
+        self._delayed.clear()
+        for each in requests:
+            self._give_up_all(each)
+        return True
+
+    def _give_up_all(self, request: Request) -> None:
+        """Report all messages of a request as failures after its last attempt."""
+        self._give_up(request, request.final, np.ones(len(request.final), np.bool_))
+        request.final = []
+        self._end(request)
 
     def _give_up(self, request: Request, outcomes: list[Outcome], rows: NDArray[np.bool_]) -> None:
         """Report some of a request's messages as failures."""
@@ -328,16 +354,14 @@ class Requests:
     def _next_attempt_s(self, request: Request, outcomes: list[Outcome]) -> float | None:
         """When to send a request again; None if never."""
         now, retry = self._clock(), self._retry
-        throttled = [each for each in outcomes if each.verdict is Verdict.THROTTLED]
+        throttled = _throttled(outcomes)
         if throttled:
             request.attempts -= 1
-            # It is 0 if another message was accepted after this answer had come.
-            since_s = self._paused_since_s or now
-            if self._paused_until_s - since_s > retry.max_elapsed_s:
-                raise SinkUnreachableError(
-                    f"the destination accepts no more messages: {throttled[0].reason}"
-                )
-            return self._paused_until_s
+            request.throttled += 1
+            self._pause.throttled(throttled[0])
+            if not all(each.in_part for each in throttled):
+                return self._pause.until_s
+            return now + retry.delay_s(request.throttled, self._chance())
         asked_s = max(each.retry_after_s or 0.0 for each in outcomes)
         delay_s = max(retry.delay_s(request.attempts, self._chance()), asked_s)
         over = now - request.began_s + delay_s > retry.max_elapsed_s
@@ -351,6 +375,10 @@ class Requests:
         self._requests.discard(request)
         for follower in request.release():
             self._start(follower)
+
+
+def _throttled(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    return [each for each in outcomes if each.verdict is Verdict.THROTTLED]
 
 
 def _together(outcomes: list[Outcome]) -> bool:

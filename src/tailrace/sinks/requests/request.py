@@ -44,10 +44,15 @@ class Request:
     followers: list[Request] = field(default_factory=list)
     done: bool = False
     attempts: int = 0
+    throttled: int = 0
+    """How often a part of the destination asked to wait, instead of an attempt."""
     began_s: float = 0.0
     """When it was first sent."""
     accepted_before: int = 0
-    """How many messages of all requests had been accepted then."""
+    """How many messages of all requests had been accepted then, or when its messages were first
+    sent together."""
+    divided: int = 0
+    """How many messages are left of those that were sent together and are sent one by one now."""
     final: list[Outcome] = field(default_factory=list)
     """The outcomes of its messages after the last attempt."""
 
@@ -78,6 +83,7 @@ class Request:
 
     def divide(self) -> None:
         """Send its messages one by one from now on."""
+        self.divided = self.rows.num_rows + 1
         self.rest += [
             (self.rows.slice(row, 1), self.groups.slice(row, 1))
             for row in reversed(range(self.rows.num_rows))
@@ -88,8 +94,9 @@ class Request:
         """Continue with the next part; False if there is none."""
         if not self.rest:
             return False
+        self.divided = max(self.divided - 1, 0)
         self.rows, self.groups = self.rest.pop()
-        self.size, self.attempts = None, 0
+        self.size, self.attempts, self.throttled = None, 0, 0
         return True
 
     def release(self) -> list[Request]:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from tailrace.errors import PoisonedError, SinkUnreachableError
 from tailrace.sinks.outcome import Outcome
 from tailrace.sinks.requests.acknowledged import Acknowledged
+from tailrace.sinks.requests.doubts import Doubts
 from tailrace.sinks.requests.engine import Requests
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class RequestSink(ABC, Generic[C]):
         self._request_settings = settings
         self._lane = lane
         self._acknowledged = Acknowledged(lane.folder, history=lane.history, lane=lane.number)
+        self._doubts = Doubts(lane)
         self.clock: Callable[[], float] = time.monotonic
         """By which requests wait. Tests set another one before they open the sink."""
         self._skipped = 0
@@ -90,8 +92,9 @@ class RequestSink(ABC, Generic[C]):
                 self.close()
                 self._connection = self.connect()
                 self._requests = self._engine(self._connection)
-            # After `close`, which closes its file.
+            # After `close`, which closes their files.
             self._acknowledged.open(after)
+            self._doubts.open(after)
         except BaseException:
             self.close()
             raise
@@ -104,6 +107,7 @@ class RequestSink(ABC, Generic[C]):
             replace(self._request_settings.limits, distinct=distinct, one_key=self.one_key),
             self._lane.retry,
             acknowledged=self._acknowledged,
+            doubts=self._doubts,
             ordered=self._lane.ordered,
             blocks=self._lane.blocks,
             clock=self.clock,
@@ -165,6 +169,7 @@ class RequestSink(ABC, Generic[C]):
         requests, self._requests = self._requests, None
         connection, self._connection = self._connection, None
         self._acknowledged.close()
+        self._doubts.close()
         if requests is not None:
             requests.close()
         if connection is not None:

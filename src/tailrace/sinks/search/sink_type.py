@@ -34,7 +34,7 @@ class SearchType(SinkType[S]):
             "deleted document may exist again for a while if a batch is repeated after "
             "`index.gc_deletes`."
         ),
-        largest_message="`max_message_bytes`, 5 MiB by default; a larger one is POISONED",
+        largest_message="`max_message_bytes`, 5 MiB by default; a larger one is parked",
         batch="`batch_rows` messages in a bulk request, `concurrency` requests at a time",
     )
 

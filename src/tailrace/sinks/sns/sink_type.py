@@ -31,7 +31,7 @@ class SnsType(AwsType[SnsSink]):
             "FIFO: the deduplication id is the event id. A message is sent again if its answer was "
             "lost, and if the pipeline was interrupted before the answer."
         ),
-        largest_message="`max_message_bytes` with attributes, 256 KiB by default; larger: refused",
+        largest_message="`max_message_bytes` with attributes, 256 KiB by default; larger: parked",
         batch="`batch_rows` messages of different keys in a request, at most 10; `concurrency`",
     )
 

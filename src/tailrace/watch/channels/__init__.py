@@ -2,6 +2,7 @@
 
 A function sends one message and returns when the receiver has accepted it, or raises
 AlertUndeliveredError. Its text names no address, no password and no answer: it is logged and shown.
+So is what `send` returns.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from tailrace.watch.message import Message
 
 
-def send(channel: Channel, message: Message) -> None:
-    """Send a message. Raises AlertUndeliveredError."""
+def send(channel: Channel, message: Message) -> str:
+    """Send a message; who has not got it though others have. Raises AlertUndeliveredError."""
     # Each loads libraries that a watchdog without such a channel does not need.
     match channel.kind:
         case Webhook() as webhook:
@@ -30,10 +31,11 @@ def send(channel: Channel, message: Message) -> None:
         case Email() as email:
             from tailrace.watch.channels.mail import send_mail  # noqa: PLC0415
 
-            send_mail(email, message, timeout_s=channel.timeout_s)
+            return send_mail(email, message, timeout_s=channel.timeout_s)
         case Command() as command:
             from tailrace.watch.channels.program import run_program  # noqa: PLC0415
 
             run_program(command, message, timeout_s=channel.timeout_s)
         case never:
             assert_never(never)
+    return ""

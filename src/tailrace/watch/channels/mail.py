@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import smtplib
 import ssl
@@ -15,13 +16,19 @@ if TYPE_CHECKING:
     from tailrace.watch.message import Message
 
 
-def send_mail(email: Email, message: Message, *, timeout_s: float) -> None:
-    """Send a message. All recipients must be accepted."""
+def send_mail(email: Email, message: Message, *, timeout_s: float) -> str:
+    """Send a message. One accepted recipient is enough: sent again, it would come again there."""
     try:
-        with _connected(email, timeout_s) as server:
+        server = _connected(email, timeout_s)
+        try:
             if email.user:
                 server.login(email.user, email.password.get_secret_value())
             refused = server.send_message(_mail(email, message))
+            # The server has the mail, whatever it says now.
+            with contextlib.suppress(OSError, smtplib.SMTPException):
+                server.quit()
+        finally:
+            server.close()
     except smtplib.SMTPNotSupportedError as error:
         raise AlertUndeliveredError(
             "the mail server does not offer what `tls` or `user` needs"
@@ -36,8 +43,7 @@ def send_mail(email: Email, message: Message, *, timeout_s: float) -> None:
     except (OSError, smtplib.SMTPException) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise AlertUndeliveredError(f"the mail server cannot be reached: {reason}") from None
-    if refused:
-        raise AlertUndeliveredError(f"the mail server refuses {len(refused)} of the recipients")
+    return f"the mail server refuses {len(refused)} of the recipients" if refused else ""
 
 
 def _connected(email: Email, timeout_s: float) -> smtplib.SMTP:

@@ -1,4 +1,4 @@
-"""The health checks: pure functions from facts to results. `all_checks` runs them all.
+"""The health checks: pure functions from facts to results. `tailrace.watch.evaluation` runs them.
 
 A check without the facts that it needs says nothing, and its last result stays.
 """

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from tailrace.config import Alerts
     from tailrace.watch.facts import CertificateFact, DiskFact, Facts, FileFacts
+    from tailrace.watch.motion import Motion
     from tailrace.watch.result import Result
 
 UNREAD_S = 30.0
@@ -19,7 +20,7 @@ _NEARLY = 0.8
 _MEMORY_SHARE = 0.9
 
 
-def machine_checks(facts: Facts, alerts: Alerts) -> Iterator[Result]:
+def machine_checks(facts: Facts, motion: Motion, alerts: Alerts) -> Iterator[Result]:
     """All checks of the machine."""
     if facts.files_age_s > UNREAD_S:
         yield error(
@@ -32,16 +33,16 @@ def machine_checks(facts: Facts, alerts: Alerts) -> Iterator[Result]:
         yield initializing("files", "not read yet")
         return
     yield healthy("files", "the files can be read")
-    yield from _log(files, alerts)
+    yield from _log(files, motion, alerts)
     for disk in files.disks:
-        yield _disk(disk, alerts)
-    yield from _memory(files, alerts)
+        yield _disk(disk, motion, alerts)
+    yield from _memory(files, motion, alerts)
     for certificate in files.certificates:
         yield _certificate(certificate, facts.time, alerts)
     yield from _replicas(facts, files)
 
 
-def _log(files: FileFacts, alerts: Alerts) -> Iterator[Result]:
+def _log(files: FileFacts, motion: Motion, alerts: Alerts) -> Iterator[Result]:
     if files.log_error:
         yield error("log", f"{files.log_error}: the log cannot be read", "Run: tailrace log verify")
     elif files.log is None:
@@ -52,33 +53,34 @@ def _log(files: FileFacts, alerts: Alerts) -> Iterator[Result]:
     if size is None:
         return
     found = f"the log takes {_gib(size)}, the limit is {_gib(alerts.log_bytes)}"
-    hint = "Run: tailrace log pins. A reader that is away keeps the log."
-    if size >= alerts.log_bytes:
+    hint = "Run: tailrace log pins. A reader that is disconnected keeps the log."
+    if motion.exceeds("log_size", size, alerts.log_bytes):
         yield error("log_size", found, hint)
-    elif size >= alerts.log_bytes * _NEARLY:
+    elif motion.exceeds("log_size", size, alerts.log_bytes * _NEARLY, severity="warning"):
         yield warning("log_size", found, hint)
     else:
         yield healthy("log_size", found)
 
 
-def _disk(disk: DiskFact, alerts: Alerts) -> Result:
+def _disk(disk: DiskFact, motion: Motion, alerts: Alerts) -> Result:
+    name, needed = disk.folder, alerts.disk_free_percent
     free = 100.0 * disk.free_bytes / max(disk.total_bytes, 1)
-    found = f"{free:.1f} % of the disk of the {disk.folder} folder is free"
+    found = f"{free:.1f} % of the disk of the {name} folder is free"
     hint = "Make space: a full disk stops capture, and PostgreSQL keeps its WAL."
-    if free < alerts.disk_free_percent / 2 or not disk.free_bytes:
-        return error("disk", found, hint, disk.folder)
-    if free < alerts.disk_free_percent:
-        return warning("disk", found, hint, disk.folder)
-    return healthy("disk", found, disk.folder)
+    if motion.exceeds("disk", 100 - free, 100 - needed / 2, subject=name) or not disk.free_bytes:
+        return error("disk", found, hint, name)
+    if motion.exceeds("disk", 100 - free, 100 - needed, severity="warning", subject=name):
+        return warning("disk", found, hint, name)
+    return healthy("disk", found, name)
 
 
-def _memory(files: FileFacts, alerts: Alerts) -> Iterator[Result]:
+def _memory(files: FileFacts, motion: Motion, alerts: Alerts) -> Iterator[Result]:
     used = files.memory_bytes
     limit = alerts.memory_bytes or int((files.memory_limit_bytes or 0) * _MEMORY_SHARE)
     if used is None or not limit:
         return
     found = f"the processes take {_gib(used)} of memory, the limit is {_gib(limit)}"
-    if used >= limit:
+    if motion.exceeds("memory", used, limit):
         yield error("memory", found, "Lower `spark.memory`, or give the machine more.")
     else:
         yield healthy("memory", found)

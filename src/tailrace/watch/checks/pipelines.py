@@ -26,9 +26,9 @@ def pipeline_checks(facts: Facts, motion: Motion, alerts: Alerts) -> Iterator[Re
     if files is None:
         return
     for pipeline in files.pipelines:
-        state = _state(facts, files, pipeline, motion)
+        state = _state(files, pipeline, motion)
         yield state
-        yield _parked(pipeline, alerts)
+        yield _parked(pipeline, motion, alerts)
         if state.state == "paused":
             for check in ("progress", "lag", *(("heartbeat",) if alerts.heartbeat_s else ())):
                 yield paused(check, state.summary, pipeline.name)
@@ -36,7 +36,7 @@ def pipeline_checks(facts: Facts, motion: Motion, alerts: Alerts) -> Iterator[Re
             yield from _motion(facts, files, pipeline, motion, alerts)
 
 
-def _state(facts: Facts, files: FileFacts, pipeline: PipelineFact, motion: Motion) -> Result:
+def _state(files: FileFacts, pipeline: PipelineFact, motion: Motion) -> Result:
     name, state, code = pipeline.name, pipeline.state, pipeline.code
     report = files.reports.get("pipelines")
     if code and final(code) and state != "running":
@@ -49,16 +49,16 @@ def _state(facts: Facts, files: FileFacts, pipeline: PipelineFact, motion: Motio
         return initializing("pipeline", "Spark has not reported yet", name)
     if not report.alive:
         return error("pipeline", "its process is down", "See the check process.", name)
-    return _running_state(pipeline, motion.state_s(name, facts.now))
+    return _running_state(files, pipeline, motion)
 
 
-def _running_state(pipeline: PipelineFact, state_s: float) -> Result:
+def _running_state(files: FileFacts, pipeline: PipelineFact, motion: Motion) -> Result:
     """The state of a pipeline whose process runs."""
     name, state, code = pipeline.name, pipeline.state, pipeline.code
     if state in ("", "starting"):
-        if state_s < _START_S:
+        if motion.state_s(name) < _START_S:
             return initializing("pipeline", "starting", name)
-        return warning("pipeline", "does not start", "See the log lines of pipelines.", name)
+        return error("pipeline", "does not start", "See the log lines of pipelines.", name)
     if state != "running":
         return error("pipeline", f"{state}: {code}" if code else state, hint_of(code), name)
     if pipeline.refused:
@@ -66,14 +66,17 @@ def _running_state(pipeline: PipelineFact, state_s: float) -> Result:
         return warning(
             "pipeline", f"destinations are refused: {refused}", "See /status: `refused`.", name
         )
+    if motion.is_recovering(pipeline, files.log):
+        # It runs until the sink fails again, for as long as the sink's timeouts.
+        return initializing("pipeline", "runs again, and has not delivered since", name)
     return healthy("pipeline", "running", name)
 
 
-def _parked(pipeline: PipelineFact, alerts: Alerts) -> Result:
+def _parked(pipeline: PipelineFact, motion: Motion, alerts: Alerts) -> Result:
     name, parked = pipeline.name, pipeline.parked
     if parked is None:
         return initializing("parked", "not counted yet", name)
-    if parked >= alerts.parked:
+    if motion.exceeds("parked", parked, alerts.parked, severity="warning", subject=name):
         return warning(
             "parked", f"{parked} messages are parked", f"Run: tailrace parked ls {name}", name
         )
@@ -84,11 +87,12 @@ def _motion(
     facts: Facts, files: FileFacts, pipeline: PipelineFact, motion: Motion, alerts: Alerts
 ) -> Iterator[Result]:
     name = pipeline.name
-    still_s = motion.pipeline_still_s(name, facts.now)
+    still_s = motion.pipeline_still_s(name)
     if still_s >= alerts.stalled_s:
         yield error(
             "progress", f"has not moved for {still_s:.0f} s while the log is ahead of it",
-            "Check its sink; if that works, kill the process `pipelines`: it is started again.",
+            "Check its sink. If that works and receives nothing, kill the process `pipelines`: it "
+            "is started again.",
             name,
         )  # fmt: skip
     else:
@@ -101,7 +105,9 @@ def _motion(
     else:
         yield healthy("lag", f"{lag_s:.0f} s behind the log", name)
     if alerts.heartbeat_s and facts.source is not None and facts.source.beats:
-        yield heartbeat(name, _waits_s(facts, files, pipeline), alerts)
+        # A pipeline with a backlog moves, and may be as far behind as that.
+        may_s = max(alerts.lag_s, alerts.stalled_s)
+        yield heartbeat(name, _waits_s(facts, files, pipeline), late_s=may_s, missing_s=may_s)
 
 
 def _waits_s(facts: Facts, files: FileFacts, pipeline: PipelineFact) -> float:

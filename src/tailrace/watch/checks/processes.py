@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.watch.result import error, final, healthy, hint_of, initializing, paused
+from tailrace.watch.result import error, final, healthy, hint_of, initializing, paused, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tailrace.config import Alerts
     from tailrace.watch.facts import Facts, FileFacts, ProcessFact, Report
+    from tailrace.watch.motion import Motion
     from tailrace.watch.result import Result
 
 FRESH_S = 5.0
@@ -18,9 +19,14 @@ FRESH_S = 5.0
 hangs is known before what follows from it."""
 _START_S = 15.0
 """A run that was started together with the watchdog has reported by then."""
+_PROVEN_S = 60.0
+"""A process that ran this long after a restart works. The supervisor waits at most half as long
+before a restart, so one that crashes again and again does not recover in between."""
+_CRASHES, _WITHIN_S = 3, 600.0
+"""So many are reported, however long the process runs in between."""
 
 
-def process_checks(facts: Facts, alerts: Alerts) -> Iterator[Result]:
+def process_checks(facts: Facts, motion: Motion, alerts: Alerts) -> Iterator[Result]:
     """All checks of processes."""
     files = facts.files
     if files is None:
@@ -29,9 +35,11 @@ def process_checks(facts: Facts, alerts: Alerts) -> Iterator[Result]:
     stopping = is_stopping(files)
     for process in files.processes:
         if process.name != "watch":
-            yield _process(process, files.reports.get(process.name), stopping=stopping)
+            report = files.reports.get(process.name)
+            found = _process(process, report, stopping=stopping)
+            yield _running(process, facts.now, motion) if found.state == "healthy" else found
     for name, report in files.reports.items():
-        yield from _hang(name, report, alerts, stopping=stopping)
+        yield _hang(name, report, alerts, stopping=stopping)
     yield from _unsupervised(files)
 
 
@@ -42,10 +50,8 @@ def is_stopping(files: FileFacts) -> bool:
 
 def _supervisor(facts: Facts, files: FileFacts, alerts: Alerts) -> Iterator[Result]:
     run = files.run
-    if run is not None and run.alive and run.age_s > max(alerts.stalled_s / 2, FRESH_S):
-        yield error("hang", *_silent("the supervisor", run.age_s), "run")
-    elif run is not None and run.alive:
-        yield healthy("hang", "the supervisor reports", "run")
+    if run is not None:
+        yield _hang("run", run, alerts, stopping=False)
     if alerts.supervised:
         return
     if run is not None and run.state == "stopped" and run.content.get("stopped_by"):
@@ -70,28 +76,35 @@ def _process(process: ProcessFact, report: Report | None, *, stopping: bool) -> 
     if stopping:
         return paused("process", "Tailrace is being stopped", name)
     if state == "backing-off":
-        found = f"ends again and again ({process.restarts} restarts)"
+        found = f"exits repeatedly ({process.restarts} restarts)"
         return error("process", f"{code}: {found}" if code else found, hint_of(code), name)
     if state == "running":
         return healthy("process", "running", name)
     return initializing("process", state or "unknown", name)
 
 
-def _hang(name: str, report: Report, alerts: Alerts, *, stopping: bool) -> Iterator[Result]:
+def _running(process: ProcessFact, now: float, motion: Motion) -> Result:
+    name = process.name
+    crashes = motion.crashes(name, now - _WITHIN_S)
+    if crashes >= _CRASHES:
+        found = f"has crashed {crashes} times within {_WITHIN_S / 60:.0f} minutes"
+        return warning("process", found, "See its log lines.", name)
+    if process.restarts and motion.process_s(name) < _PROVEN_S:
+        return initializing("process", "was restarted", name)
+    return healthy("process", "running", name)
+
+
+def _hang(name: str, report: Report, alerts: Alerts, *, stopping: bool) -> Result:
     """A process that exists and does not report is stopped, swapped out or waits for a disk."""
     if not report.alive or report.ended or stopping:
-        return
-    if report.age_s > max(alerts.stalled_s / 2, FRESH_S):
-        yield error("hang", *_silent(name, report.age_s), name)
-    else:
-        yield healthy("hang", "reports", name)
-
-
-def _silent(who: str, age_s: float) -> tuple[str, str]:
-    return (
-        f"{who} runs and has not reported for {age_s:.0f} s",
-        "Kill the process: its supervisor starts it again, and nothing is lost.",
-    )
+        return paused("hang", "does not run", name)
+    if report.age_s <= max(alerts.stalled_s / 2, FRESH_S):
+        return healthy("hang", "reports", name)
+    who = "the supervisor" if name == "run" else name
+    return error(
+        "hang", f"{who} runs and has not reported for {report.age_s:.0f} s",
+        "Kill the process: its supervisor starts it again, and nothing is lost.", name,
+    )  # fmt: skip
 
 
 def _unsupervised(files: FileFacts) -> Iterator[Result]:

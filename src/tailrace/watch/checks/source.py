@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tailrace.watch.checks.processes import is_stopping
+from tailrace.watch.facts import UNANSWERED_S
 from tailrace.watch.result import error, healthy, hint_of, initializing, paused, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tailrace.config import Alerts
-    from tailrace.watch.facts import Facts, SourceFacts
+    from tailrace.watch.facts import Facts, Report, SourceFacts
     from tailrace.watch.motion import Motion
     from tailrace.watch.result import Result
 
-UNANSWERED_S = 15.0
-"""The watchdog asks every second, and gives up after five."""
 _LATE_S = 5.0
 
 
@@ -43,12 +43,18 @@ def source_checks(facts: Facts, motion: Motion, alerts: Alerts) -> Iterator[Resu
     yield _slot(source)
     yield _publication(source)
     if source.slot_exists:
-        yield from _wal_kept(source, alerts)
-    if facts.files is None:
+        yield from _wal_kept(source, motion, alerts)
+    files = facts.files
+    if files is None:
+        return
+    report = files.reports.get("capture")
+    if is_stopping(files) or (report is not None and report.ended):
+        for check in ("replication", "progress", *(("heartbeat",) if alerts.heartbeat_s else ())):
+            yield paused(check, "capture was stopped")
         return
     if source.slot_exists:
-        yield from _replication(facts, source)
-        yield _progress(facts, motion, alerts)
+        yield _replication(report, source)
+        yield _progress(motion, alerts)
     if alerts.heartbeat_s:
         yield _heartbeat(facts, source, alerts)
 
@@ -87,76 +93,73 @@ def _publication(source: SourceFacts) -> Result:
     return healthy("publication", f"{source.tables} tables are published")
 
 
-def _replication(facts: Facts, source: SourceFacts) -> Iterator[Result]:
-    report = facts.files.reports.get("capture") if facts.files else None
+def _replication(report: Report | None, source: SourceFacts) -> Result:
     if report is None:
-        yield initializing("replication", "capture has not reported yet")
-    elif report.ended:
-        yield paused("replication", "capture was stopped")
-    elif report.alive and report.state == "starting":
-        yield initializing("replication", "capture starts")
-    elif not report.alive or report.state != "streaming":
-        yield error(
+        return initializing("replication", "capture has not reported yet")
+    if report.alive and report.state == "starting":
+        return initializing("replication", "capture starts")
+    if not report.alive or report.state != "streaming":
+        return error(
             "replication", "capture does not stream: PostgreSQL keeps its WAL",
             "See the log lines of capture, and `tailrace doctor`.",
         )  # fmt: skip
-    elif not source.active:
-        yield error(
+    if not source.active:
+        return error(
             "replication", "no session reads the slot, though capture reports that it streams",
             "Restart capture.",
         )  # fmt: skip
-    else:
-        yield healthy("replication", "capture streams")
+    return healthy("replication", "capture streams")
 
 
-def _wal_kept(source: SourceFacts, alerts: Alerts) -> Iterator[Result]:
+def _wal_kept(source: SourceFacts, motion: Motion, alerts: Alerts) -> Iterator[Result]:
     kept = source.kept_wal_bytes
     if kept is None:
         return
     found = f"PostgreSQL keeps {_mib(kept)} of WAL for the slot"
     hint = "Find out why capture does not acknowledge: the checks progress and quorum say more."
     safe = source.safe_wal_bytes
-    if kept >= alerts.wal_bytes:
+    if motion.exceeds("wal_kept", kept, alerts.wal_bytes):
         yield error("wal_kept", f"{found}, the limit is {_mib(alerts.wal_bytes)}", hint)
     elif safe is not None and safe < kept:
         yield error(
             "wal_kept", f"{found}, and loses the slot after {_mib(max(safe, 0))} more", hint
         )
-    elif kept >= alerts.wal_bytes / 2:
+    elif motion.exceeds("wal_kept", kept, alerts.wal_bytes / 2, severity="warning"):
         yield warning("wal_kept", f"{found}, the limit is {_mib(alerts.wal_bytes)}", hint)
     else:
         yield healthy("wal_kept", found)
 
 
-def _progress(facts: Facts, motion: Motion, alerts: Alerts) -> Result:
-    still_s = motion.capture_still_s(facts.now)
+def _progress(motion: Motion, alerts: Alerts) -> Result:
+    still_s = motion.capture_still_s
     if still_s >= alerts.stalled_s:
         return error(
             "progress", f"capture has not moved for {still_s:.0f} s while the source wrote WAL",
-            "Restart capture: tailrace continues where it was.", "capture",
+            "Restart capture: tailrace continues where it was.",
         )  # fmt: skip
-    return healthy("progress", "capture keeps up", "capture")
+    return healthy("progress", "capture keeps up")
 
 
 def _heartbeat(facts: Facts, source: SourceFacts, alerts: Alerts) -> Result:
     if source.standby:
-        return paused("heartbeat", "a standby takes no heartbeats", "log")
+        return paused("heartbeat", "a standby takes no heartbeats")
     if not source.beats:
-        return paused("heartbeat", "`capture.messages` is off", "log")
+        return paused("heartbeat", "`capture.messages` is off")
     log = facts.files.log if facts.files else None
     reached = log.end.lsn if log else 0
     waits_s = next((facts.now - each.at for each in source.beats if each.lsn > reached), 0.0)
-    return heartbeat("log", waits_s, alerts)
+    late_s = max(alerts.heartbeat_s, _LATE_S)
+    return heartbeat("", waits_s, late_s=late_s, missing_s=alerts.stalled_s)
 
 
-def heartbeat(subject: str, waits_s: float, alerts: Alerts) -> Result:
+def heartbeat(subject: str, waits_s: float, *, late_s: float, missing_s: float) -> Result:
     """Whether heartbeats arrive, by the time that the oldest one is under way."""
-    if waits_s >= alerts.stalled_s:
+    if waits_s >= missing_s:
         return error(
             "heartbeat", f"missing: a heartbeat is under way for {waits_s:.0f} s",
             "See the checks replication and progress.", subject,
         )  # fmt: skip
-    if waits_s >= max(alerts.heartbeat_s, _LATE_S):
+    if waits_s >= late_s:
         return warning(
             "heartbeat", f"late: a heartbeat is under way for {waits_s:.0f} s", "", subject
         )

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tailrace.config import Pipeline
 from tailrace.errors import ExpressionError
 from tailrace.pipeline.expressions import functions
+from tailrace.pipeline.expressions.expression import parse
 from tests.unit.pipeline.expressions.cells import expressions
 
 ALLOWED = [
@@ -280,3 +282,37 @@ def test_any_sequence_of_words_parses_or_raises_an_expression_error(text: str) -
 def test_fields_of_structs_have_names(text: str, reason: str) -> None:
     with pytest.raises(ExpressionError, match=reason):
         expressions(select=(text,))
+
+
+@pytest.mark.parametrize(
+    ("changed", "allowed"),
+    [
+        ({}, False),
+        ({"lanes": 1}, True),
+        ({"where": "tier <> 'test'"}, True),
+        ({"where": "", "select": ("id", "customer.tier AS tier")}, True),
+        ({"sink": {"type": "nats"}}, True),
+    ],
+)
+def test_a_lookup_that_filters_what_lanes_have_stored(
+    changed: dict[str, object], allowed: bool
+) -> None:
+    """A sink that stores positions would refuse a replay of a lane with other rows."""
+    settings = {
+        "encoding": "json",
+        "sink": {"type": "postgres", "dsn": "host=copy", "events": "events"},
+        "lanes": 2,
+        "enrich": {
+            "customer": {
+                "query": "SELECT id, tier FROM customers WHERE id = ANY($1)",
+                "key": "customer_id",
+            }
+        },
+        "where": "customer.tier <> 'test'",
+    }
+    pipeline = Pipeline.model_validate({**settings, **changed, "route": "customer.tier"})
+    if allowed:
+        parse(pipeline)
+    else:
+        with pytest.raises(ExpressionError, match="column 1: customer is a lookup"):
+            parse(pipeline)

@@ -37,10 +37,10 @@ class Store:
         self.stored += own
 
 
-def sifted(store: Any, batch: pa.RecordBatch) -> dict[int, Verdict]:
+def sifted(store: Any, batch: pa.RecordBatch, *, written: int = 0) -> dict[int, Verdict]:
     unaccepted = Unaccepted()
     session: Any = Session()
-    sift(session, store, batch, unaccepted)
+    sift(session, store, batch, unaccepted, written=written)
     return {numbers(each.message)[0]: each.outcome.verdict for each in unaccepted.failures()}
 
 
@@ -65,3 +65,10 @@ def test_a_message_that_waits_holds_back_nothing_before_it() -> None:
         6: Verdict.UNSENT,
     }
     assert store.stored == [1, 2, 3]
+
+
+def test_more_refused_messages_are_enough_in_a_large_flush() -> None:
+    """A flush of many messages is repeated less often."""
+    keys = [b"%d" % number for number in range(300)]
+    for written, found in ((0, 100), (250_000, 250)):
+        assert len(sifted(Store(*range(300)), batch_of(*keys), written=written)) == found

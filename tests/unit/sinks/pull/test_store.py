@@ -183,6 +183,20 @@ def test_listing_what_does_not_exist(tmp_path: Path) -> None:
         assert listing.exhausted(limit=10) == []
 
 
+def test_a_page_of_exhausted_messages_is_limited_in_bytes(tmp_path: Path) -> None:
+    """Payloads may have megabytes each."""
+    rules = Rules(max_out=10, max_deliveries=1, max_bytes=1000)
+    store = Store(tmp_path / "sink", rules)
+    store.add([Change(name, payload=b"x" * 10) for name in "abcd"])
+    found = receive(store)
+    with store.queue.transaction():
+        store.queue.reject(found, now_ms=0, delay_ms=0)
+    with Listing(in_folder(tmp_path / "sink")) as listing:
+        pages = [listing.exhausted(after=after, limit=3, size=15) for after in (0, 2, 4)]
+    assert [[each.number for each in page] for page in pages] == [[1, 2], [3, 4], []]
+    store.close()
+
+
 def test_the_store_is_for_its_owner(store: Store, tmp_path: Path) -> None:
     store.add([Change("a")])
     files = [tmp_path / "sink", *(tmp_path / "sink").iterdir()]

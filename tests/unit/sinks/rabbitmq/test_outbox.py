@@ -11,12 +11,14 @@ import pytest
 
 from tailrace.errors import SinkFullError, SinkUnreachableError
 from tailrace.message import MESSAGES
-from tailrace.position import ORIGIN
+from tailrace.position import ORIGIN, READS, RELEASED
+from tailrace.sinks.contract import Lane
 from tailrace.sinks.outcome import Outcome, Verdict
 from tailrace.sinks.rabbitmq.channel import Confirm, Returned
 from tailrace.sinks.rabbitmq.destination import Destination
 from tailrace.sinks.rabbitmq.outbox import Limits, Outbox
 from tailrace.sinks.requests.acknowledged import Acknowledged
+from tailrace.sinks.requests.doubts import Doubts
 from tailrace.sinks.retry import Retry
 from tests.unit.sinks.rows import message_id, position, rows, with_column
 
@@ -196,6 +198,32 @@ def test_a_broker_that_takes_nothing_is_full() -> None:
     with pytest.raises(SinkFullError, match="a queue is full") as caught:
         made.flush()
     assert caught.value.hint
+
+
+def test_a_message_that_is_never_taken_ends_its_batch(tmp_path: Path) -> None:
+    """GIVEN a batch of one message that the broker never takes THEN it fails after a minute, and in
+    a release at once."""
+    now_s = 1_763_491_200.0
+    lane = Lane(pipeline="p", folder=tmp_path, retry=THRICE)
+
+    def attempt(found: pa.RecordBatch) -> int:
+        doubts = Doubts(lane, now_s=lambda: now_s)
+        doubts.open(ORIGIN)
+        made = outbox(Broker(lambda name: "nack"), doubts=doubts)
+        made.take(found)
+        return len(made.flush().failures)
+
+    with pytest.raises(SinkFullError):
+        attempt(batch(range(1)))
+    now_s += 59
+    with pytest.raises(SinkFullError):
+        attempt(batch(range(1)))
+    now_s += 1
+    assert attempt(batch(range(1))) == 1
+    both = batch(range(2), keys=2)
+    at = both.schema.get_field_index("ordinal")
+    again = pa.array([READS | RELEASED, READS | RELEASED | 1], pa.uint64())
+    assert attempt(both.set_column(at, both.schema.field(at), again)) == 2
 
 
 def test_a_broker_that_is_full_is_noticed_in_the_middle_of_a_batch() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from tailrace.message import places_of
 from tailrace.position import ORIGIN
+from tailrace.sinks.requests import acknowledged
 from tailrace.sinks.requests.acknowledged import Acknowledged
 from tests.unit.sinks.rows import position, rows
 
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
+    import pytest
 
 
 def opened(
@@ -69,3 +73,22 @@ def test_without_a_folder_nothing_is_noted() -> None:
     known = opened(None)
     known.note(rows([0]))
     assert known.known(rows([0])) is None
+
+
+def test_an_answer_that_comes_after_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN an answer that a thread is about to note WHEN the file is closed, and its descriptor is
+    that of another file THEN nothing is written there."""
+    known = opened(tmp_path / "noted")
+    other = tmp_path / "other"
+    with ExitStack() as stack:
+
+        def interrupted(batch: pa.RecordBatch) -> object:
+            known.close()
+            stack.enter_context(other.open("wb"))
+            return places_of(batch)
+
+        monkeypatch.setattr(acknowledged, "places_of", interrupted)
+        known.note(rows([0]))
+    assert other.read_bytes() == b""
