@@ -22,7 +22,7 @@ from tailrace.observe.endpoints import reply
 from tailrace.position import Lsn, Position
 from tailrace.run.admission import identity_of
 from tailrace.run.pull_clerk import Clerk
-from tailrace.run.query import number
+from tailrace.run.query import MOST, number
 from tailrace.sinks.pull.database import store_of
 from tailrace.sinks.pull.listing import Listing
 from tailrace.sinks.pull.queue import DeliveryId, Rules
@@ -115,7 +115,7 @@ class _Extend(_Ack):
 class _Exhausted(_Body):
     """Some exhausted messages."""
 
-    numbers: list[int] = Field(default=[], max_length=_MOST)
+    numbers: list[Annotated[int, Field(ge=0, le=MOST)]] = Field(default=[], max_length=_MOST)
     all: bool = False
 
 

@@ -13,7 +13,6 @@ from tailrace import audit
 from tailrace.access.tokens import Tokens
 from tailrace.backfill import queue as backfills
 from tailrace.control import ControlFile
-from tailrace.state_file import StateFile
 from tests.unit.console.house import PASSWORD, TOKEN, USERS, House, Visitor
 from tests.unit.console.test_access import API_PAUSE, PAUSE, paused
 
@@ -80,7 +79,7 @@ def test_a_damaged_file_of_tokens_stops_no_other_client(
     if damage == "content":
         (house.data / "tokens.json").write_text("[{")
     else:
-        monkeypatch.setattr(StateFile, "read", raising(PermissionError(13, "Permission denied")))
+        monkeypatch.setattr(Tokens, "all", raising(PermissionError(13, "Permission denied")))
     visitor = Visitor(house)
     codes = [
         visitor.get("/api/v1/audit", authorization=f"Bearer {each}").status_code
