@@ -15,7 +15,15 @@ import structlog
 from tailrace import audit
 from tailrace.config.pinned import Pin
 from tailrace.errors import ConfigError, TailraceError
-from tailrace.run.loaded import Digests, Loaded, Order, loaded_file, loaded_now, order_file
+from tailrace.run.loaded import (
+    Digests,
+    Loaded,
+    Order,
+    last_order,
+    loaded_file,
+    loaded_now,
+    order_file,
+)
 from tailrace.run.plan import plan
 
 if TYPE_CHECKING:
@@ -143,8 +151,8 @@ def order_reload(data: Path, proposed: Plan, *, user: str, reason: str = "") -> 
     """Order that the settings of a plan are loaded. Raises ConfigError if it would be refused."""
     proposed.check()
     file = order_file(data)
-    before = file.read_or(Order())
-    order = Order(number=before.number + 1, digest=proposed.digest, user=user, reason=reason)
+    number = last_order(data) + 1
+    order = Order(number=number, digest=proposed.digest, user=user, reason=reason)
     file.write(order)
     changes = [f"{each.title} {each.action}" for each in proposed.objects]
     audit.record(
