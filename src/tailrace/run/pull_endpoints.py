@@ -21,6 +21,7 @@ from tailrace import audit, headers
 from tailrace.observe.endpoints import reply
 from tailrace.position import Lsn, Position
 from tailrace.run.pull_clerk import Clerk
+from tailrace.sinks.documents import json_flaw
 from tailrace.sinks.pull.database import store_of
 from tailrace.sinks.pull.listing import Listing
 from tailrace.sinks.pull.queue import DeliveryId, Rules
@@ -291,7 +292,7 @@ async def _disconnected(request: Request) -> None:
 
 
 def _message(each: Delivery, *, plain: bool) -> dict[str, Any]:
-    """A message as consumers receive it. A payload that is JSON is not parsed."""
+    """A message as consumers receive it. `plain`: its payload should be JSON."""
     return {
         "ack_id": ack_id(each.delivery),
         "id": each.id,
@@ -319,7 +320,9 @@ def exhausted_document(each: ExhaustedMessage) -> dict[str, Any]:
 
 
 def _payload(payload: bytes, *, plain: bool) -> dict[str, Any]:
-    if plain:
+    # The bytes are sent as they are: a number of JSON would lose digits. One payload that is not
+    # JSON would make the answer unreadable.
+    if plain and not json_flaw(payload):
         return {"data": orjson.Fragment(payload)}
     return {"data_base64": base64.b64encode(payload).decode()}
 

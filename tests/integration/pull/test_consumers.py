@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import threading
 from typing import TYPE_CHECKING, Any
@@ -239,6 +240,23 @@ def test_bytes_that_are_not_json(tmp_path: Path) -> None:
     with serving(config) as url:
         assert asyncio.run(read(url)) == [(b"\x00", b"\xff\x00")]
     filling.close()
+
+
+def test_text_that_is_not_json_spoils_no_answer(filling: Filling, url: str) -> None:
+    """GIVEN payloads that an expression has made THEN those that are not JSON come as Base64."""
+    payloads = [b'{"n": 12345678901234567890.10}', b"hello", b"", b'{"n": ', b"\xff", b"null"]
+    filling.add(*(Change(f"{at}", payload=each) for at, each in enumerate(payloads)))
+    messages = receive(url)
+    assert [each["data"] for each in messages if "data" in each] == [json.loads(payloads[0]), None]
+    encoded = [each["data_base64"] for each in messages if "data_base64" in each]
+    assert [base64.b64decode(each) for each in encoded] == payloads[1:5]
+    post(url, "nack", {"ack_ids": [each["ack_id"] for each in messages]})
+
+    async def read() -> list[Any]:
+        async with tailrace.client.pull(url, NAME, token=CONSUMER) as consumer:
+            return [each.data for each in await consumer.receive(6)]
+
+    assert asyncio.run(read()) == [json.loads(payloads[0]), *payloads[1:5], None]
 
 
 def test_the_client(filling: Filling, url: str) -> None:
