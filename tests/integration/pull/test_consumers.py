@@ -106,6 +106,9 @@ def test_a_rejected_message_is_received_again(filling: Filling, url: str) -> Non
     assert again["ack_id"] != message["ack_id"]
     late = post(url, "ack", {"ack_ids": [message["ack_id"]]})
     assert late.json()["acknowledged"] == 0
+    unseen = post(url, "nack", {"ack_ids": [again["ack_id"]], "counts": False})
+    assert unseen.json() == {"rejected": 1, "expired": []}
+    assert receive(url)[0]["deliveries"] == 2
 
 
 def test_a_delivery_ends_and_may_be_extended(filling: Filling, url: str) -> None:
@@ -166,6 +169,7 @@ def test_tokens(filling: Filling, url: str) -> None:
         ("ack", {"ack_ids": ["nonsense"]}, "must be an ack_id"),
         ("ack", {}, "ack_ids"),
         ("nack", {"ack_ids": [], "delay_ms": -1}, "delay_ms"),
+        ("nack", {"ack_ids": [], "delay_ms": 1, "counts": False}, "delay_ms"),
         ("extend", {"ack_ids": []}, "visibility_ms"),
         ("retry", {"all": True, "numbers": [1]}, "set numbers, or else all"),
     ],
@@ -280,6 +284,22 @@ def test_the_client(filling: Filling, url: str) -> None:
         return found
 
     assert asyncio.run(consume()) == list(range(2500))
+
+
+def test_a_loop_that_is_left_gives_messages_back(filling: Filling, url: str) -> None:
+    """GIVEN a consumer that leaves its loop after a message, again and again THEN the others are
+    there for the next one at once, as if they had never been delivered."""
+    filling.add(*(json_change(f"{number}", number) for number in range(12)))
+
+    async def consume_one() -> int:
+        async with tailrace.client.pull(url, NAME, token=CONSUMER) as consumer:
+            async for message in consumer:
+                assert message.deliveries == 1
+                assert await consumer.ack(message) == 1
+                return int(message.data["n"])
+        raise AssertionError
+
+    assert [asyncio.run(consume_one()) for _ in range(12)] == list(range(12))
 
 
 def test_the_client_reports_refusals(url: str) -> None:
