@@ -29,8 +29,8 @@ class KafkaTopics(Proxied[EmbeddedKafka]):
     """A topic of three partitions per pipeline. Messages are too large for it until it is
     healed."""
 
-    repeats_per_fault = 10_000
-    """A micro-batch: with these batches, seconds of changes."""
+    repeats_per_fault = 500_000
+    """A micro-batch, as `batch_rows` of a pipeline allows."""
     transactional = False
 
     def __init__(self, folder: Path, seed: int) -> None:
