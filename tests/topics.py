@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from tests.waiting import LONG_S
+from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from confluent_kafka import Message
 
 _OPEN_S = 2.0
+_later = itertools.count(1_000_000)
 
 
 def messages(
@@ -77,6 +86,29 @@ def settle(bootstrap: str, places: Sequence[TopicPartition], timeout_s: float = 
         if all(end(bootstrap, one) == end(bootstrap, one, committed=False) for one in places):
             return
         time.sleep(0.01)
+
+
+def alter(bootstrap: str, topic: str, config: Mapping[str, str]) -> None:
+    """Change settings of a topic, and return when the broker has applied them.
+
+    A broker answers before that, shows changes before it applies them, and does both in the order
+    of the changes: when it shows a later change, it has applied the earlier one.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    for settings in (config, {"delete.retention.ms": str(next(_later))}):
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in settings.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        admin.incremental_alter_configs([resource])[resource].result(LONG_S)
+        wait_for(partial(_shows, admin, topic, settings), f"settings of {topic}")
+
+
+def _shows(admin: AdminClient, topic: str, settings: Mapping[str, str]) -> bool:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    found = admin.describe_configs([resource])[resource].result(LONG_S)
+    return all(found[name].value == value for name, value in settings.items())
 
 
 def _to_the_end(consumer: Consumer, places: Sequence[TopicPartition]) -> list[Message]:

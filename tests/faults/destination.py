@@ -5,13 +5,21 @@ The rows are counters. A change whose note is not empty is refused for good.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 Change = tuple[int, int]
 """A row's key and its counter."""
+
+
+def changes(payloads: Iterable[bytes | str]) -> list[Change]:
+    """What messages in the shape `plain` are about."""
+    rows = [json.loads(payload)["after"] for payload in payloads]
+    return [(row["id"], row["n"]) for row in rows]
 
 
 class Destination:

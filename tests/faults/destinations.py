@@ -8,7 +8,7 @@ import json
 import random
 import threading
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import amqp
 import nats
@@ -27,12 +27,13 @@ from tailrace.testing import (
 )
 from tailrace.testing.proxy import TcpProxy
 from tests.faults.aws_services import AwsServices
-from tests.faults.destination import Destination
+from tests.faults.destination import Destination, changes
+from tests.faults.kafka_topics import KafkaTopics, KafkaTransactions
 from tests.faults.path import sink
+from tests.faults.proxied import Proxied
 from tests.faults.pubsub_topics import PubSubTopics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from tests.faults.destination import Change
@@ -45,12 +46,6 @@ CREATE TABLE events_{} (
 )
 """
 TOO_LARGE = {"max_message_bytes": 2000}
-
-
-def changes(payloads: Iterable[bytes | str]) -> list[Change]:
-    """What messages in the shape `plain` are about."""
-    rows = [json.loads(payload)["after"] for payload in payloads]
-    return [(row["id"], row["n"]) for row in rows]
 
 
 class Webhooks(Destination):
@@ -109,39 +104,6 @@ class Webhooks(Destination):
 class _Receiver(HttpReceiver):
     def keep(self, request: HttpRequest) -> None:
         """Nothing: the answers are enough."""
-
-
-S = TypeVar("S", EmbeddedRedis, EmbeddedPostgres, EmbeddedNats, EmbeddedRabbitMQ)
-
-
-class Proxied(Destination, Generic[S]):
-    """A server of its own, whose connections can be cut."""
-
-    def __init__(self, folder: Path, seed: int, server: S) -> None:
-        super().__init__(folder, seed)
-        self.server: S = server
-
-    @property
-    def port(self) -> int:
-        """Where the sink connects to."""
-        return self._proxy.port
-
-    def disturb(self) -> None:
-        self._proxy.cut()
-
-    def crash(self) -> bool:
-        self.server.kill()
-        self.server.start()
-        return True
-
-    def __enter__(self) -> Destination:
-        self.server.start()
-        self._proxy = TcpProxy("127.0.0.1", self.server.port)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._proxy.close()
-        self.server.__exit__()
 
 
 class RedisStreams(Proxied[EmbeddedRedis]):
@@ -309,4 +271,6 @@ DESTINATIONS: dict[str, type[Destination]] = {
     "rabbitmq": Queues,
     "aws": AwsServices,
     "pubsub": PubSubTopics,
+    "kafka": KafkaTopics,
+    "kafka-transactional": KafkaTransactions,
 }

@@ -116,8 +116,9 @@ def disturbing(destination: Destination, seed: int) -> Iterator[None]:
 
 @pytest.fixture
 def destination(request: pytest.FixtureRequest, tmp_path: Path, seed: int) -> Iterator[Destination]:
-    if request.param in {"redis", "rabbitmq", "pubsub"}:
-        request.getfixturevalue(f"{request.param}_available")
+    kind = request.param.partition("-")[0]
+    if kind in {"redis", "rabbitmq", "pubsub", "kafka"}:
+        request.getfixturevalue(f"{kind}_available")
     with DESTINATIONS[request.param](tmp_path, seed) as made:
         yield made
 

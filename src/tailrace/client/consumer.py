@@ -13,6 +13,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import math
+import time
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +26,7 @@ from tailrace.errors import SinkError, SinkRefusedError, SinkUnreachableError
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     import httpcore
 
@@ -53,10 +56,26 @@ class PulledMessage:
 Messages = PulledMessage | list[PulledMessage]
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Batch:
+    """Messages of one answer that iterating has not yielded yet."""
+
+    unread: deque[PulledMessage]
+    visible_s: float
+    """For how long no other consumer receives them."""
+    since_s: float
+
+    @property
+    def ids(self) -> list[str]:
+        return [message.ack_id for message in self.unread]
+
+
 class PullConsumer:
     """Receives messages of one pipeline. Calls may run at the same time.
 
-    Iterating waits for messages, and continues after the server was unreachable. A message that is
+    Iterating waits for messages, and continues after the server was unreachable. It receives many
+    at a time, and asks for more time for those that wait: a message that it yields has at least
+    half of its time left. What is not yielded in the end goes back to the server. A message that is
     not acknowledged in time is delivered again.
     """
 
@@ -68,9 +87,13 @@ class PullConsumer:
         token: str,
         timeout_s: float,
         batch_size: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool = pool
         self._url = url
+        self._clock = clock
+        self._batches: list[_Batch] = []
+        self._giving_back = asyncio.Lock()
         self._headers: list[tuple[bytes | str, bytes | str]] = [
             ("Authorization", f"Bearer {token}"),
             ("Content-Type", "application/json"),
@@ -86,48 +109,100 @@ class PullConsumer:
         visibility_s: float | None = None,
     ) -> list[PulledMessage]:
         """At most `batch_size` messages; waits for the first one, up to 300 seconds."""
+        found = await self._receive(batch_size, wait_s=wait_s, visibility_s=visibility_s)
+        return list(found.unread)
+
+    async def _receive(
+        self, batch_size: int | None, *, wait_s: float, visibility_s: float | None = None
+    ) -> _Batch:
         asked: dict[str, Any] = {
             "batch_size": batch_size or self._batch_size,
             "wait_ms": int(wait_s * 1000),
         }
         if visibility_s is not None:
             asked["visibility_ms"] = int(visibility_s * 1000)
+        # The server counts from its answer at the earliest.
+        began_s = self._clock()
         answer = await self._post("receive", asked, wait_s=wait_s)
-        return [_message(each) for each in answer["messages"]]
+        return _Batch(
+            unread=deque(_message(each) for each in answer["messages"]),
+            visible_s=answer["visible_ms"] / 1000,
+            since_s=began_s,
+        )
 
     async def ack(self, messages: Messages) -> int:
         """Acknowledge messages: they are not delivered again. Returns how many were in time."""
-        return sum([await self._ended("ack", part) for part in _parts(messages)])
+        return await self._count("ack", messages)
 
     async def nack(self, messages: Messages, *, delay_s: float = 0.0) -> int:
         """Have messages delivered again, after a delay. Returns how many were in time."""
-        delay_ms = int(delay_s * 1000)
-        return sum(
-            [await self._ended("nack", part, delay_ms=delay_ms) for part in _parts(messages)]
-        )
+        for batch in self._batches:
+            # Deliveries of later messages of the same keys end with them.
+            batch.since_s = -math.inf
+        return await self._count("nack", messages, delay_ms=int(delay_s * 1000))
 
     async def extend(self, messages: Messages, *, visibility_s: float) -> int:
         """Keep messages for so many seconds from now on. Returns how many were in time."""
-        ms = int(visibility_s * 1000)
-        return sum(
-            [await self._ended("extend", part, visibility_ms=ms) for part in _parts(messages)]
-        )
+        return await self._count("extend", messages, visibility_ms=int(visibility_s * 1000))
 
     async def __aiter__(self) -> AsyncIterator[PulledMessage]:
         backoff = Backoff(first_s=0.1, max_s=10.0)
         while True:
             try:
-                found = await self.receive()
+                batch = await self._receive(None, wait_s=_WAIT_S)
             except SinkUnreachableError:
                 await asyncio.sleep(backoff.next_s())
                 continue
             backoff.reset()
-            for message in found:
-                yield message
+            self._batches.append(batch)
+            try:
+                while (message := await self._next(batch)) is not None:
+                    yield message
+            finally:
+                await self._give_back(batch)
+                self._batches.remove(batch)
 
-    async def _ended(self, action: str, ids: list[str], **more: int) -> int:
+    async def _next(self, batch: _Batch) -> PulledMessage | None:
+        """The next message whose delivery has not ended; None if there is none."""
+        if batch.unread and self._clock() - batch.since_s > batch.visible_s / 2:
+            await self._keep(batch)
+        return batch.unread.popleft() if batch.unread else None
+
+    async def _keep(self, batch: _Batch) -> None:
+        """Extend the deliveries of a batch, and forget those that have ended."""
+        began_s, visible_ms = self._clock(), int(batch.visible_s * 1000)
+        try:
+            ended = await self._ended("extend", batch.ids, visibility_ms=visible_ms)
+        except SinkUnreachableError:
+            # They may have ended. If not, the server delivers them again a little later.
+            batch.unread.clear()
+            return
+        batch.unread = deque(each for each in batch.unread if each.ack_id not in ended)
+        batch.since_s = began_s
+
+    async def _give_back(self, batch: _Batch) -> None:
+        """Let other consumers have what was not yielded, without a delivery that counts."""
+        async with self._giving_back:
+            ids = batch.ids
+            batch.unread.clear()
+            if ids:
+                with contextlib.suppress(SinkError):
+                    await self._ended("nack", ids, counts=False)
+
+    async def close(self) -> None:
+        """Give back what iterating has not yielded."""
+        for batch in list(self._batches):
+            await self._give_back(batch)
+
+    async def _count(self, action: str, messages: Messages, **more: int) -> int:
+        """Send a request about messages. Returns for how many it was in time."""
+        parts = list(_parts(messages))
+        return sum([len(part) - len(await self._ended(action, part, **more)) for part in parts])
+
+    async def _ended(self, action: str, ids: list[str], **more: int) -> set[str]:
+        """Send a request about deliveries. Returns those that had ended before."""
         answer = await self._post(action, {"ack_ids": ids, **more})
-        return len(ids) - len(answer["expired"])
+        return set(answer["expired"])
 
     async def _post(self, action: str, body: dict[str, Any], *, wait_s: float = 0.0) -> Any:
         import httpcore  # noqa: PLC0415 - an extra
@@ -178,13 +253,18 @@ async def pull(
     async with httpcore.AsyncConnectionPool(
         ssl_context=tls, max_connections=connections, keepalive_expiry=4.0
     ) as pool:
-        yield PullConsumer(
+        consumer = PullConsumer(
             pool,
             f"{url.rstrip('/')}/v1/pull/{pipeline}",
             token=token,
             timeout_s=timeout_s,
             batch_size=batch_size,
         )
+        try:
+            yield consumer
+        finally:
+            # A loop that was left gives back in a task, which the pool would interrupt.
+            await consumer.close()
 
 
 def _parts(messages: Messages) -> Iterable[list[str]]:

@@ -89,6 +89,12 @@ def order_file(data: Path) -> StateFile[Order]:
     return StateFile(data / _FOLDER / "order.json", Order)
 
 
+def last_order(data: Path) -> int:
+    """The highest number that an order has had, also if the file of orders is lost or damaged."""
+    order, loaded = order_file(data).read_or(None), loaded_file(data).read_or(None)
+    return max(order.number if order else 0, loaded.orders if loaded else 0)
+
+
 class Digests:
     """Settings as documents, with a digest for each secret."""
 

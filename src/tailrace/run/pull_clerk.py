@@ -102,6 +102,10 @@ class Clerk:
             lambda store, now_ms: store.reject(ids, now_ms=now_ms, delay_ms=delay_ms)
         )
 
+    async def take_back(self, ids: Sequence[DeliveryId]) -> set[DeliveryId]:
+        """See `Queue.take_back`."""
+        return await self.call(lambda store, _: store.take_back(ids))
+
     async def extend(self, ids: Sequence[DeliveryId], *, visibility_ms: int) -> set[DeliveryId]:
         """See `Queue.extend`."""
         return await self.call(

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import base64
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
@@ -23,6 +23,7 @@ from tailrace.position import Lsn, Position
 from tailrace.run.admission import identity_of
 from tailrace.run.pull_clerk import Clerk
 from tailrace.run.query import MOST, number
+from tailrace.sinks.documents import json_flaw
 from tailrace.sinks.pull.database import store_of
 from tailrace.sinks.pull.listing import Listing
 from tailrace.sinks.pull.queue import DeliveryId, Rules
@@ -43,7 +44,7 @@ M = TypeVar("M", bound=BaseModel)
 ENDPOINTS = {
     "POST /v1/pull/PIPELINE/receive": "messages: {batch_size, wait_ms, visibility_ms}",
     "POST /v1/pull/PIPELINE/ack": "acknowledge messages: {ack_ids}",
-    "POST /v1/pull/PIPELINE/nack": "reject messages: {ack_ids, delay_ms}",
+    "POST /v1/pull/PIPELINE/nack": "reject messages: {ack_ids, delay_ms, counts}",
     "POST /v1/pull/PIPELINE/extend": "keep messages for longer: {ack_ids, visibility_ms}",
     "GET /v1/pull/PIPELINE/exhausted": "messages that were delivered too often: ?limit, after",
     "POST /v1/pull/PIPELINE/retry": "deliver exhausted messages again: {numbers} or {all}",
@@ -104,6 +105,14 @@ class _Nack(_Ack):
     """Deliveries that failed."""
 
     delay_ms: int = Field(default=0, ge=0, le=_MAX_DELAY_MS)
+    counts: bool = True
+    """Whether they count as delivered. Not if the consumer has not looked at them."""
+
+    @model_validator(mode="after")
+    def _delay_counts(self) -> Self:
+        if self.delay_ms and not self.counts:
+            raise ValueError("without `counts` there is no `delay_ms`")
+        return self
 
 
 class _Extend(_Ack):
@@ -185,7 +194,8 @@ class PullEndpoints:
             ),
         )
         plain = pipeline.format == "json"
-        return reply({"messages": [_message(each, plain=plain) for each in found]})
+        messages = [_message(each, plain=plain) for each in found]
+        return reply({"messages": messages, "visible_ms": visibility_ms})
 
     async def _ack(self, request: Request) -> Response:
         body = await self._body(request, _Ack)
@@ -194,7 +204,11 @@ class PullEndpoints:
 
     async def _nack(self, request: Request) -> Response:
         body = await self._body(request, _Nack)
-        known = await self._clerk(request).reject(body.ack_ids, delay_ms=body.delay_ms)
+        clerk = self._clerk(request)
+        if body.counts:
+            known = await clerk.reject(body.ack_ids, delay_ms=body.delay_ms)
+        else:
+            known = await clerk.take_back(body.ack_ids)
         return _known("rejected", body, known)
 
     async def _extend(self, request: Request) -> Response:
@@ -289,7 +303,7 @@ async def _disconnected(request: Request) -> None:
 
 
 def _message(each: Delivery, *, plain: bool) -> dict[str, Any]:
-    """A message as consumers receive it. A payload that is JSON is not parsed."""
+    """A message as consumers receive it. `plain`: its payload should be JSON."""
     return {
         "ack_id": ack_id(each.delivery),
         "id": each.id,
@@ -317,7 +331,9 @@ def exhausted_document(each: ExhaustedMessage) -> dict[str, Any]:
 
 
 def _payload(payload: bytes, *, plain: bool) -> dict[str, Any]:
-    if plain:
+    # The bytes are sent as they are: a number of JSON would lose digits. One payload that is not
+    # JSON would make the answer unreadable.
+    if plain and not json_flaw(payload):
         return {"data": orjson.Fragment(payload)}
     return {"data_base64": base64.b64encode(payload).decode()}
 

@@ -15,7 +15,15 @@ import structlog
 from tailrace import audit
 from tailrace.config.pinned import Pin
 from tailrace.errors import ConfigError, TailraceError
-from tailrace.run.loaded import Digests, Loaded, Order, loaded_file, loaded_now, order_file
+from tailrace.run.loaded import (
+    Digests,
+    Loaded,
+    Order,
+    last_order,
+    loaded_file,
+    loaded_now,
+    order_file,
+)
 from tailrace.run.plan import plan
 
 if TYPE_CHECKING:
@@ -145,8 +153,8 @@ def order_reload(data: Path, proposed: Plan, *, user: str, reason: str = "") -> 
     file = order_file(data)
     changes = [f"{each.title} {each.action}" for each in proposed.objects]
     with file.exclusive():
-        before = file.read_or(Order())
-        order = Order(number=before.number + 1, digest=proposed.digest, user=user, reason=reason)
+        number = last_order(data) + 1
+        order = Order(number=number, digest=proposed.digest, user=user, reason=reason)
         audit.record(
             data, "settings.apply", user=user, reason=reason, changes=changes,
             restarts=list(proposed.processes),

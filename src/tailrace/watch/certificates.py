@@ -69,7 +69,7 @@ def _fact(key: str, path: Path, authority: bool) -> CertificateFact:
         return CertificateFact(key=key, error="is not a PEM file of certificates")
     if not ends:
         return CertificateFact(key=key, error="has no certificate")
-    # One of several authorities may have ended long ago; a chain is as good as its weakest link.
+    # One of several authorities may have expired; a chain is as good as its weakest link.
     return CertificateFact(key=key, ends_at=max(ends) if authority else min(ends))
 
 

@@ -50,7 +50,7 @@ _SETTLED_S = 60.0
 """By then every check that reads files has a result."""
 STOP_S = 5.0
 """How long a stop waits for messages to be delivered."""
-_DISK_S = 1.0
+_DISK_S = 2.0
 """How long a stop waits for a disk to be read or written. It may hang."""
 _STATUS = TypeAdapter(WatchFigures)
 
@@ -87,7 +87,7 @@ class Watchdog:
         self._kept = kept
         self._pruned_at = float("-inf")
         self._loaded_at = ""
-        self._figures = WatchFigures()
+        self._figures: WatchFigures | None = None
         self._status = StateFile(
             config.data / "status" / "watch.json", dict[str, Any], durable=False
         )
@@ -270,6 +270,8 @@ class Watchdog:
 
     def _write_status(self) -> None:
         """Write the status file. On a full disk it replaces its old content in place."""
+        if self._figures is None:
+            return
         header = {"pid": os.getpid(), "time": datetime.now(UTC).isoformat()}
         with contextlib.suppress(OSError):
             self._status.write(header | _STATUS.dump_python(self._figures, mode="json"))

@@ -19,6 +19,7 @@ from tailrace.testing import TcpProxy
 from tests import topics
 from tests.contract.benches.bench import SMALL_LIMIT, Bench, lower
 from tests.contract.benches.case import Case
+from tests.fix_broker import KAFKA_MESSAGE_BYTES
 from tests.integration.kafka.reading import Bench as Topic
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class KafkaProxy(TcpProxy):
 
 
 class KafkaBench(Bench):
-    """Topics of a prefix. Kafka refuses by the settings of a topic, which concern all messages."""
+    """Topics of a prefix, with a limit for the sizes of batches. A sink looks it up."""
 
     def __init__(self, server: EmbeddedKafka, *, transactional: bool) -> None:
         self.prefix = self.pipeline = f"c{uuid.uuid4().hex[:8]}"
@@ -116,8 +117,21 @@ class KafkaBench(Bench):
             "type": "kafka",
             "bootstrap": f"127.0.0.1:{port}",
             "transactional": self._transactional,
+            "compression": "none",
             "timeout_s": timeout_s,
         }
+
+    @override
+    def refuse(self) -> None:
+        self._limit(SMALL_LIMIT)
+
+    @override
+    def accept(self) -> None:
+        self._limit(KAFKA_MESSAGE_BYTES)
+
+    def _limit(self, size: int) -> None:
+        topic = self.refused_place().decode()
+        topics.alter(self._bootstrap, topic, {"max.message.bytes": str(size)})
 
     @override
     def proxy(self) -> TcpProxy:

@@ -208,3 +208,24 @@ def test_a_refused_change_is_parked_and_retried(
         assert listing.totals() == Totals()
         [order] = listing.orders()
     assert (order.matched, order.delivered, order.failed) == (2, 2, 0)
+
+
+@pytest.mark.parametrize("stages", [{}, {"lanes": 2}], ids=["plain", "lanes"])
+def test_a_row_that_is_too_large_for_the_jvm_is_parked(
+    database: Database,
+    capture: Capturing,
+    deliver: Delivering,
+    receiver: HttpReceiver,
+    stages: dict[str, Any],
+) -> None:
+    """GIVEN a row of 70 MiB WHEN it is delivered THEN it is parked whole, and others are sent."""
+    database.execute("CREATE TABLE items (id int PRIMARY KEY, content text)")
+    captured = capture(database)
+    delivery = deliver(captured, to=sink(receiver), **stages)
+    size = 70 << 20
+    content = f"repeat('x', CASE g WHEN 2 THEN {size} ELSE 1 END)"
+    database.execute(f"INSERT INTO items SELECT g, {content} FROM generate_series(1, 3) g")
+    captured.catch_up()
+    done = delivery.run()
+    assert sorted(data(request)["id"] for request in receiver.requests) == [1, 3], done
+    assert (done.events, done.parked) == (2, 1)

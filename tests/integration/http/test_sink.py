@@ -233,6 +233,25 @@ def test_messages_of_a_refused_array_are_sent_one_by_one(receiver: HttpReceiver)
     assert sorted(len(each) for each in bodies) == [1] * 5 + [5, 5]
 
 
+def test_an_array_takes_json_only(receiver: HttpReceiver) -> None:
+    """GIVEN payloads that an expression has made THEN those that are not JSON are refused before
+    the request that they would spoil."""
+    made = documents(6, keys=6)
+    field = MESSAGES.get_field_index("payload")
+    payloads = [b'{"n":0}', b"hello", b"", b'{"n":', b"\xff", b'"text"']
+    made = made.set_column(field, MESSAGES.field(field), pa.array(payloads, pa.binary()))
+    with opened(receiver.url, body="array", batch_rows=6) as sink:
+        refused = sink.inspect(made)
+        assert list(refused) == [1, 2, 3, 4]
+        assert {each.verdict for each in refused.values()} == {Verdict.REFUSED}
+        assert "is not JSON" in refused[1].reason
+        sink.write(made.take([0, 5]))
+        assert sink.flush().messages == 2
+    assert [json.loads(each.body) for each in receiver.requests] == [[{"n": 0}, "text"]]
+    with opened(receiver.url) as sink:
+        assert sink.inspect(made) == {}
+
+
 def test_a_result_for_each_message_of_an_array(receiver: HttpReceiver) -> None:
     attempts: list[int] = []
 

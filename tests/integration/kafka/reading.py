@@ -81,6 +81,11 @@ class Bench:
         admin = self.admin()
         admin.create_topics([new])[self.topic].result(LONG_S)
 
+    def alter(self, **config: str) -> None:
+        """Change settings of the topic, and wait until the broker has applied them."""
+        named = {key.replace("_", "."): value for key, value in config.items()}
+        topics.alter(self.bootstrap, self.topic, named)
+
     def rows(self, numbers: Iterable[int], *, size: int = 0, keys: int = 0) -> pa.RecordBatch:
         """A batch of the messages with these numbers, with `keys` distinct keys."""
         chosen = list(numbers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 from typing import TYPE_CHECKING
 
 import kafka
@@ -18,7 +19,7 @@ from tailrace.sinks.kafka.settings import KafkaSink
 from tailrace.sinks.kafka.sink import Kafka, probe
 from tailrace.sinks.outcome import Verdict
 from tests.integration.kafka.reading import delivered
-from tests.unit.sinks.rows import message_id, payload, rows, write
+from tests.unit.sinks.rows import message_id, payload, position, rows, write
 from tests.waiting import LONG_S, wait_for
 
 if TYPE_CHECKING:
@@ -215,13 +216,51 @@ def test_sizes_are_those_of_librdkafka(bench: Bench, headers: bool) -> None:
             sink.write(bench.rows([1], size=sizes[-1] + 1))
 
 
-def test_a_message_too_large_for_its_topic_is_named(bench: Bench) -> None:
+@pytest.mark.parametrize("compression", ["none", "zstd", "lz4", "snappy", "gzip"])
+def test_sizes_are_those_of_the_broker(bench: Bench, compression: str) -> None:
+    """GIVEN a topic with a limit THEN what is not refused is stored, alone and compressed, and
+    only what is close to the limit or above it is refused."""
     bench.make(max_message_bytes="5000")
-    with bench.opened(compression="none") as sink:
-        write(sink, bench.rows(range(3)))
-        with pytest.raises(PoisonedError, match=r"max\.message\.bytes is 5000") as caught:
-            delivered(sink, bench.rows([3], size=20_000))
-    assert message_id(3).decode() in str(caught.value)
+    rng = random.Random(1)
+    texts = [bytes(rng.choices(b"0123456789", k=size)) for size in range(4500, 13_000, 100)]
+    stored = []
+    with bench.opened(compression=compression) as sink:
+        for number, text in enumerate(texts):
+            batch = changed(bench.rows([number]), "payload", [b"%d\r\n%s" % (number, text)])
+            refused = sink.inspect(batch)
+            if not refused:
+                sink.write(batch)
+                sink.flush()
+                stored.append(number)
+            else:
+                assert "max.message.bytes of its topic is 5000" in refused[0].reason
+    assert bench.numbers() == stored
+    # Digits take about half of their bytes; snappy finds no repetitions.
+    assert len(stored) >= (4 if compression in {"none", "snappy", "lz4"} else 40)
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_topic_that_takes_less_than_before(bench: Bench, transactional: bool) -> None:
+    """GIVEN a limit that was lowered in the middle of a batch WHEN the broker refuses a message
+    THEN the batch is sent again without it; WHEN the limit is raised THEN it is not refused."""
+    bench.make()
+    with bench.opened(transactional=transactional, compression="none") as sink:
+        delivered(sink, bench.rows(range(3)))
+        sink.open(position(2))
+        assert sink.inspect(bench.rows([3], size=20_000)) == {}
+        bench.alter(max_message_bytes="5000")
+        sink.write(bench.rows([3], size=20_000))
+        with pytest.raises(SinkUnreachableError, match="took more when the batch began"):
+            sink.flush()
+        sink.open(position(2))
+        refused = sink.inspect(bench.rows([3, 4], size=20_000))
+        assert list(refused) == [0, 1]
+        assert refused[0].code == PoisonedError.code
+        bench.alter(max_message_bytes="50000")
+        batch = bench.rows([3], size=20_000)
+        wait_for(lambda: not sink.inspect(batch), "the limit")
+        assert delivered(sink, batch).messages == 1
+    assert bench.numbers() == list(range(4))
 
 
 def test_the_error_for_large_batches_names_the_setting_to_change(bench: Bench) -> None:

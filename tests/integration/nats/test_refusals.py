@@ -8,7 +8,13 @@ import pyarrow as pa
 import pytest
 import structlog
 
-from tailrace.errors import PoisonedError, SinkError, SinkFullError, SinkRefusedError
+from tailrace.errors import (
+    PoisonedError,
+    SinkError,
+    SinkFullError,
+    SinkRefusedError,
+    SinkUnreachableError,
+)
 from tailrace.jetstream.stream import stream_info
 from tailrace.sinks.contract import Receipt
 from tailrace.sinks.outcome import Verdict
@@ -97,6 +103,28 @@ def test_a_limit_that_was_changed_applies_to_the_next_batch(settings: NatsSink) 
             )
             sink.open(position(2))
             assert list(sink.inspect(batch(settings, [3], size=5000))) == refused
+
+
+def test_a_limit_that_was_lowered_within_a_batch(settings: NatsSink) -> None:
+    """GIVEN a message that the stream refuses although it had taken it before THEN the batch is
+    sent again, and `inspect` finds the message."""
+    make_stream(settings, max_msg_size=-1)
+    with opened(settings) as sink:
+        large = batch(settings, [3], size=5000)
+        assert sink.inspect(large) == {}
+        sink.write(batch(settings, range(3)))
+        sink.flush()
+        config = stream_info(settings, settings.stream.name)["config"]
+        request(settings, f"STREAM.UPDATE.{settings.stream.name}", config | {"max_msg_size": 1000})
+        sink.write(large)
+        with pytest.raises(SinkUnreachableError, match="took more when the batch began"):
+            sink.flush()
+        sink.open(position(2))
+        assert list(sink.inspect(large)) == [0]
+        sink.write(large)
+        with pytest.raises(PoisonedError):
+            sink.flush()
+    assert held(settings) == expected(settings, range(3))
 
 
 def test_the_limit_of_the_server_applies() -> None:

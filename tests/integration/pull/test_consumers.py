@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import threading
 from typing import TYPE_CHECKING, Any
@@ -105,6 +106,9 @@ def test_a_rejected_message_is_received_again(filling: Filling, url: str) -> Non
     assert again["ack_id"] != message["ack_id"]
     late = post(url, "ack", {"ack_ids": [message["ack_id"]]})
     assert late.json()["acknowledged"] == 0
+    unseen = post(url, "nack", {"ack_ids": [again["ack_id"]], "counts": False})
+    assert unseen.json() == {"rejected": 1, "expired": []}
+    assert receive(url)[0]["deliveries"] == 2
 
 
 def test_a_delivery_ends_and_may_be_extended(filling: Filling, url: str) -> None:
@@ -165,6 +169,7 @@ def test_tokens(filling: Filling, url: str) -> None:
         ("ack", {"ack_ids": ["nonsense"]}, "must be an ack_id"),
         ("ack", {}, "ack_ids"),
         ("nack", {"ack_ids": [], "delay_ms": -1}, "delay_ms"),
+        ("nack", {"ack_ids": [], "delay_ms": 1, "counts": False}, "delay_ms"),
         ("extend", {"ack_ids": []}, "visibility_ms"),
         ("retry", {"all": True, "numbers": [1]}, "set numbers, or else all"),
     ],
@@ -241,6 +246,23 @@ def test_bytes_that_are_not_json(tmp_path: Path) -> None:
     filling.close()
 
 
+def test_text_that_is_not_json_spoils_no_answer(filling: Filling, url: str) -> None:
+    """GIVEN payloads that an expression has made THEN those that are not JSON come as Base64."""
+    payloads = [b'{"n": 12345678901234567890.10}', b"hello", b"", b'{"n": ', b"\xff", b"null"]
+    filling.add(*(Change(f"{at}", payload=each) for at, each in enumerate(payloads)))
+    messages = receive(url)
+    assert [each["data"] for each in messages if "data" in each] == [json.loads(payloads[0]), None]
+    encoded = [each["data_base64"] for each in messages if "data_base64" in each]
+    assert [base64.b64decode(each) for each in encoded] == payloads[1:5]
+    post(url, "nack", {"ack_ids": [each["ack_id"] for each in messages]})
+
+    async def read() -> list[Any]:
+        async with tailrace.client.pull(url, NAME, token=CONSUMER) as consumer:
+            return [each.data for each in await consumer.receive(6)]
+
+    assert asyncio.run(read()) == [json.loads(payloads[0]), *payloads[1:5], None]
+
+
 def test_the_client(filling: Filling, url: str) -> None:
     filling.add(*(json_change(f"{number}", number) for number in range(2500)))
 
@@ -262,6 +284,22 @@ def test_the_client(filling: Filling, url: str) -> None:
         return found
 
     assert asyncio.run(consume()) == list(range(2500))
+
+
+def test_a_loop_that_is_left_gives_messages_back(filling: Filling, url: str) -> None:
+    """GIVEN a consumer that leaves its loop after a message, again and again THEN the others are
+    there for the next one at once, as if they had never been delivered."""
+    filling.add(*(json_change(f"{number}", number) for number in range(12)))
+
+    async def consume_one() -> int:
+        async with tailrace.client.pull(url, NAME, token=CONSUMER) as consumer:
+            async for message in consumer:
+                assert message.deliveries == 1
+                assert await consumer.ack(message) == 1
+                return int(message.data["n"])
+        raise AssertionError
+
+    assert [asyncio.run(consume_one()) for _ in range(12)] == list(range(12))
 
 
 def test_the_client_reports_refusals(url: str) -> None:

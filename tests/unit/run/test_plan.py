@@ -428,3 +428,17 @@ def test_what_the_supervisor_reads_needs_a_restart_of_it(tmp_path: Path) -> None
     plan = site.change({"replication.takeover": "auto"})
     found = [(each.effect, each.reasons) for each in plan.objects]
     assert found == [(Effect.RUN, ("`tailrace run` reads it when it starts",))]
+
+
+@pytest.mark.parametrize("content", [None, b"{"])
+def test_orders_after_their_file_is_lost(site: Site, content: bytes | None) -> None:
+    """GIVEN orders that were carried out WHEN their file is lost or damaged THEN the next order is
+    a new one, and is carried out."""
+    for port in (9991, 9992):
+        plan = site.change({"http.port": port})
+        assert site.restarted(lambda plan=plan: order_reload(site.data, plan, user="ann"))  # type: ignore[misc]
+    path = order_file(site.data).path
+    path.unlink() if content is None else path.write_bytes(content)
+    plan = site.change({"http.port": 9993})
+    assert site.restarted(lambda: order_reload(site.data, plan, user="ann")) == OTHERS
+    assert not site.plan().objects

@@ -20,6 +20,7 @@ import httpcore
 
 from tailrace import __version__, headers
 from tailrace.errors import PoisonedError, SinkRefusedError, SinkUnreachableError
+from tailrace.sinks.documents import json_flaw
 from tailrace.sinks.http.answers import outcomes_of
 from tailrace.sinks.http.connections import Connections
 from tailrace.sinks.http.destination import is_path, split
@@ -91,6 +92,15 @@ class Http(RequestSink[Connections]):
             ),
         )
 
+    def flaws(self, batch: pa.RecordBatch) -> Mapping[int, PoisonedError]:
+        """In an array also the rows that are not JSON: they would make the others unreadable."""
+        errors = super().flaws(batch)
+        if self._settings.body == "message":
+            return errors
+        wrong = enumerate(map(json_flaw, batch.column("payload").to_pylist()))
+        unreadable = {row: _not_json(reason) for row, reason in wrong if reason}
+        return {**unreadable, **errors}
+
     def send(self, connection: Connections, rows: pa.RecordBatch) -> Mapping[int, Outcome]:
         """One request."""
         payloads = rows.column("payload").to_pylist()
@@ -148,6 +158,13 @@ class Http(RequestSink[Connections]):
         except (httpcore.NetworkError, httpcore.ProtocolError) as error:
             lost = _lost("CONNECTION_LOST", f"the connection to the receiver was lost: {error}")
         return dict.fromkeys(range(count), lost)
+
+
+def _not_json(reason: str) -> PoisonedError:
+    return PoisonedError(
+        f"its payload is not JSON, which an array needs: {reason}",
+        hint="Set `encoding: json` and a `payload` of JSON in the pipeline, or `body: message`.",
+    )
 
 
 def array_of(payloads: list[bytes]) -> bytes:

@@ -35,12 +35,18 @@ class ProducerSink:
         try:
             yield publisher
         except TailraceError as error:
-            explained = publisher.explain(error)
-            self.close()
+            try:
+                explained = self.explain(publisher, error)
+            finally:
+                self.close()
             raise explained from explained.__cause__
         except BaseException:
             self.close()
             raise
+
+    def explain(self, publisher: Publisher, error: TailraceError) -> TailraceError:
+        """The error that a failure of the publisher means."""
+        return publisher.explain(error)
 
     def inspect(self, batch: pa.RecordBatch) -> Mapping[int, Outcome]:
         """No row is refused before it is sent."""

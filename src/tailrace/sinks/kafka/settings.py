@@ -163,6 +163,12 @@ class Kafka(Section):
         protocol = ("SASL_" if self.user else "") + ("SSL" if tls else "PLAINTEXT")
         return self.settings.get("security.protocol", protocol).upper()
 
+    @property
+    def codec(self) -> str:
+        """What compresses messages; `none` if nothing does."""
+        own = self.settings.get("compression.type", self.compression)
+        return self.settings.get("compression.codec", own)
+
     @model_validator(mode="after")
     def _password_is_protected(self) -> Self:
         """With PLAIN the password itself is sent; with SCRAM it never is."""

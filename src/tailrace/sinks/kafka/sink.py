@@ -18,16 +18,17 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
+from typing_extensions import override
 
 from tailrace import headers
-from tailrace.errors import PoisonedError, TailraceError
+from tailrace.errors import PoisonedError, SinkUnreachableError, TailraceError
 from tailrace.sinks.kafka import positions
 from tailrace.sinks.kafka.names import Destination, parse_destination
 from tailrace.sinks.kafka.producing import ProducerSink
 from tailrace.sinks.kafka.publisher import Publisher
+from tailrace.sinks.kafka.sizes import BATCH_BYTES, ID_HEADER, compressed_bytes, record_bytes
 from tailrace.sinks.kafka.topics import Topics
 from tailrace.sinks.ledger import LaneId, Ledger
 from tailrace.sinks.outcome import Outcome
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     import numpy.typing as npt
+    import pyarrow as pa
 
     from tailrace.position import Position
     from tailrace.sinks.contract import Lane, Receipt
@@ -43,10 +45,6 @@ if TYPE_CHECKING:
     from tailrace.sinks.kafka.settings import Kafka as Settings
     from tailrace.sinks.kafka.settings import KafkaSink
     from tailrace.sinks.ledger import LanePosition
-
-ID_HEADER = "tailrace-id"
-_RECORD_BYTES = 36
-"""What librdkafka adds to the sizes of key, value and headers of a record."""
 
 
 class Kafka(ProducerSink):
@@ -117,9 +115,10 @@ class Kafka(ProducerSink):
     def inspect(self, batch: pa.RecordBatch) -> Mapping[int, Outcome]:
         """The rows without a valid topic, and those that are too large. Creates missing topics."""
         with self._attempt():
-            errors = self._topics.invalid(batch.column("destination"))
             limit = self._settings.max_message_bytes
             sizes = record_bytes(batch, named=self._settings.headers)
+            errors = self._topics.invalid(batch.column("destination"))
+            errors = {**self._above_topics(batch, sizes), **errors}
             for row in np.flatnonzero(sizes > limit).tolist():
                 errors[row] = PoisonedError(
                     f"it has {sizes[row]} bytes, max_message_bytes is {limit}",
@@ -128,6 +127,35 @@ class Kafka(ProducerSink):
             # Kafka may hold messages that it would not take today.
             held = 0 if self._ledger is None else self._ledger.held(batch)
             return {row: Outcome.refused(each) for row, each in errors.items() if row >= held}
+
+    def _above_topics(
+        self, batch: pa.RecordBatch, sizes: npt.NDArray[np.int64]
+    ) -> dict[int, TailraceError]:
+        """The rows that their topic does not take, compressed and alone in a batch.
+
+        Later messages of their keys would be stored before the broker has refused them.
+        """
+        destinations, payloads = batch.column("destination"), batch.column("payload")
+        limits = self._topics.limits(destinations)
+        codec = self._settings.codec
+        errors: dict[int, TailraceError] = {}
+        for row in np.flatnonzero(sizes + BATCH_BYTES > limits).tolist():
+            size = compressed_bytes(int(sizes[row]), payloads[row].as_py(), codec) + BATCH_BYTES
+            if size > limits[row]:
+                destination = destinations[row].as_py()
+                limit = self._topics.present_limit(destination)
+                if size > limit:
+                    errors[row] = _above_topic(destination, size, limit)
+        return errors
+
+    @override
+    def explain(self, publisher: Publisher, error: TailraceError) -> TailraceError:
+        """A topic that takes less than before refuses what passed `inspect`: a replay finds it."""
+        if isinstance(error, PoisonedError) and self._topics.take_less():
+            later = SinkUnreachableError(f"{error}; it took more when the batch began")
+            later.__cause__ = error
+            return later
+        return super().explain(publisher, error)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Publish the rows that Kafka does not hold yet."""
@@ -210,21 +238,11 @@ class Kafka(ProducerSink):
         super().close()
 
 
-def record_bytes(batch: pa.RecordBatch, *, named: bool) -> npt.NDArray[np.int64]:
-    """The sizes that librdkafka compares with `message.max.bytes`; `named`: with the ids."""
-    sizes = _RECORD_BYTES + _lengths(batch.column("payload")) + _lengths(batch.column("key"))
-    # A name takes up to two bytes for its length, a value up to four.
-    sizes += headers.sizes(batch.column("headers"), each=6)
-    if named:
-        ids = _lengths(batch.column("id"))
-        # Both lengths are variable integers; an id has fewer than 8,192 bytes.
-        sizes += len(ID_HEADER) + 1 + ids + np.where(ids < 64, 1, 2)
-    return sizes
-
-
-def _lengths(column: pa.Array) -> npt.NDArray[np.int64]:
-    found = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
-    return np.asarray(found, np.int64)
+def _above_topic(destination: bytes, size: int, limit: int) -> PoisonedError:
+    return PoisonedError(
+        f"it has {size} bytes in Kafka, max.message.bytes of its topic is {limit}",
+        hint=f"Raise max.message.bytes of {destination.decode()}, or exclude large columns.",
+    )
 
 
 def probe(settings: Settings, *, name: str) -> None:

@@ -30,7 +30,9 @@ class KafkaType(SinkType[KafkaSink]):
             "is delivered again. With `transactional: true` the position is in the transaction of "
             "the records, and consumers with `read_committed` see each record once."
         ),
-        largest_message="`max_message_bytes`; a larger one is parked",
+        largest_message=(
+            "`max_message_bytes`, and `max.message.bytes` of the topic; a larger one is parked"
+        ),
         batch="librdkafka's queue; with `transactional: true` one transaction per flush",
     )
 

@@ -1,5 +1,7 @@
 """Topics of the sink: looked up once, created when missing, never altered.
 
+Their limit for the size of a message is looked up again where it decides.
+
 A destination may come from a user's `route`. The sink rejects an invalid topic name itself, with
 the id of the message, before it sends anything: librdkafka would report it without the id.
 """
@@ -10,6 +12,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
@@ -33,11 +36,14 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from typing import Any
 
+    from numpy.typing import NDArray
+
     from tailrace.errors import TailraceError
     from tailrace.sinks.kafka.settings import Kafka, KafkaSink
 
 _UNKNOWN = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
 _POLL_S = 0.05
+NO_LIMIT = 2**31
 _MAX_KNOWN = 100_000
 """A `route` may compute a topic per row: the set of known destinations must not grow for ever."""
 
@@ -143,13 +149,23 @@ class Cluster:
 
     def config(self, topic: str) -> dict[str, str]:
         """The configuration of a topic; empty without the right to describe it."""
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        futures = self._admin.describe_configs([resource], request_timeout=self._settings.timeout_s)
-        try:
-            entries = futures[resource].result(self._settings.timeout_s)
-        except KafkaException:
-            return {}
-        return {name: entry.value for name, entry in entries.items()}
+        return self._configs([topic])[topic]
+
+    def limits(self, topics: Sequence[str]) -> dict[str, int]:
+        """`max.message.bytes` of each topic; NO_LIMIT without the right to describe it."""
+        configs = self._configs(topics)
+        return {topic: int(configs[topic].get("max.message.bytes", NO_LIMIT)) for topic in configs}
+
+    def _configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        timeout_s = self._settings.timeout_s
+        futures = self._admin.describe_configs(resources, request_timeout=timeout_s)
+        configs: dict[str, dict[str, str]] = {topic: {} for topic in topics}
+        for resource, future in futures.items():
+            with contextlib.suppress(KafkaException):
+                entries = future.result(timeout_s)
+                configs[resource.name] = {name: each.value for name, each in entries.items()}
+        return configs
 
     def _result(self, future: Future[Any], what: str) -> Any:
         """The result of a request.
@@ -176,7 +192,10 @@ class Topics:
     def __init__(self, settings: KafkaSink, *, name: str) -> None:
         self._settings = settings
         self._name = name
-        self._known: set[bytes] = set()
+        self._known: dict[bytes, str] = {}
+        """The topics of destinations."""
+        self._limits: dict[str, int] = {}
+        """`max.message.bytes` of the known topics."""
 
     def invalid(self, destinations: pa.Array) -> dict[int, TailraceError]:
         """The rows whose destinations cannot be used, and why.
@@ -185,6 +204,7 @@ class Topics:
         """
         if len(self._known) > _MAX_KNOWN:
             self._known.clear()
+            self._limits.clear()
         new = [value for value in pc.unique(destinations).to_pylist() if value not in self._known]
         errors: dict[bytes, TailraceError] = {}
         topics: dict[bytes, str] = {}
@@ -198,12 +218,38 @@ class Topics:
             errors |= {
                 value: missing_topic(topic) for value, topic in topics.items() if topic in missing
             }
-            self._known.update(topics.keys() - errors.keys())
+            found = {value: topic for value, topic in topics.items() if value not in errors}
+            self._look_up_limits(sorted(set(found.values()) - self._limits.keys()))
+            self._known |= found
         if not errors:
             return {}
         invalid = pc.is_in(destinations, pa.array(list(errors), destinations.type))
         rows = pc.indices_nonzero(invalid).to_pylist()
         return {row: errors[destinations[row].as_py()] for row in rows}
+
+    def limits(self, destinations: pa.Array) -> NDArray[np.int64]:
+        """How large a batch each row's topic takes, as it was when it was last looked up."""
+        coded = destinations.dictionary_encode()
+        topics = [self._known.get(value, "") for value in coded.dictionary.to_pylist()]
+        limits = np.array([self._limits.get(topic, NO_LIMIT) for topic in topics], np.int64)
+        found: NDArray[np.int64] = limits[coded.indices.to_numpy()]
+        return found
+
+    def present_limit(self, destination: bytes) -> int:
+        """How large a batch the topic of a known destination takes now."""
+        topic = self._known[destination]
+        self._look_up_limits([topic])
+        return self._limits[topic]
+
+    def take_less(self) -> bool:
+        """Whether a topic takes less than when it was last looked up. Looks all of them up."""
+        before = dict(self._limits)
+        self._look_up_limits(list(before))
+        return any(self._limits[topic] < limit for topic, limit in before.items())
+
+    def _look_up_limits(self, topics: list[str]) -> None:
+        if topics:
+            self._limits |= Cluster(self._settings, name=self._name).limits(topics)
 
     def _create_missing(self, topics: list[str]) -> list[str]:
         """Create the topics that do not exist, if `create` allows it; those still missing."""

@@ -17,6 +17,7 @@ The schedule, with a window of 120 s:
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from dataclasses import replace
@@ -42,7 +43,7 @@ from tailrace.sinks.nats.claim import ensure, shared
 from tailrace.sinks.outcome import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
     import pyarrow as pa
@@ -194,8 +195,7 @@ class JetStream:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Publish the rows that the stream does not hold yet."""
-        publisher = self._require_open()
-        try:
+        with self._attempt() as publisher:
             if self._clock() > self._read_back_due_s:
                 publisher.flush()
                 self._read_back(self._stream_info()["state"])
@@ -204,9 +204,31 @@ class JetStream:
             if missing.num_rows:
                 self._count(missing)
                 self._publish(publisher, missing)
+
+    @contextlib.contextmanager
+    def _attempt(self) -> Iterator[Publisher]:
+        """Use the publisher. Any failure closes the sink."""
+        publisher = self._require_open()
+        try:
+            yield publisher
+        except PoisonedError as error:
+            try:
+                if not self._takes_less():
+                    raise
+            finally:
+                self.close()
+            # It has passed `inspect`. A replay finds it there.
+            raise SinkUnreachableError(f"{error}; it took more when the batch began") from error
         except BaseException:
             self.close()
             raise
+
+    def _takes_less(self) -> bool:
+        """Whether the stream takes less than when the batch began."""
+        assert self._line is not None
+        before = self._limit_bytes
+        self._learn_limits(self._line, self._stream_info()["config"])
+        return self._limit_bytes < before
 
     def _publish(self, publisher: Publisher, rows: pa.RecordBatch) -> None:
         if self._settings.atomic == "none":
@@ -222,15 +244,11 @@ class JetStream:
     def flush(self, *, end: bool = True) -> Receipt:
         """Wait until the server has acknowledged every message."""
         del end
-        publisher = self._require_open()
-        try:
+        with self._attempt() as publisher:
             for run in self._transactions.flush():
                 publisher.publish(run.rows, atomic=run.atomic)
             publisher.flush()
             self._check_duplicates(publisher)
-        except BaseException:
-            self.close()
-            raise
         dropped = publisher.acks.duplicates - self._counted
         receipt = Receipt(
             messages=self._rows - dropped,

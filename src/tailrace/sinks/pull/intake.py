@@ -6,6 +6,7 @@ was replaced, and wakes up, can therefore add nothing.
 
 from __future__ import annotations
 
+import math
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from tailrace import headers
 from tailrace.errors import SinkFencedError
 from tailrace.sinks.groups import groups_of
 from tailrace.sinks.ledger import LanePosition
-from tailrace.sinks.pull.database import PullDatabase
+from tailrace.sinks.pull.database import DELAYED, WAITING, PullDatabase
 from tailrace.sinks.pull.latest import Latest
 from tailrace.sinks.pull.succession import FIRST
 
@@ -27,8 +28,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from tailrace.sinks.pull.database import Totals
+
 _MESSAGE = "INSERT INTO messages (seq, scope, own, former, whole, bytes) VALUES (?, ?, ?, ?, ?, ?)"
 _BODY = "INSERT INTO bodies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_READY = f"SELECT 1 FROM messages WHERE first AND state = {WAITING}"  # noqa: S608
+_LATER = f"SELECT 1 FROM messages WHERE state = {DELAYED}"  # noqa: S608
 
 
 class _NoSpaceError(Exception):
@@ -44,6 +49,8 @@ class Intake(PullDatabase):
         self._ordered = ordered
         self._latest = Latest(self.connection) if latest else None
         self._owner = uuid.uuid4().hex
+        self._refused: tuple[LanePosition, Totals] | None = None
+        """Messages without space, and the store that had none: nothing has changed since."""
 
     def positions(self) -> Mapping[int, LanePosition]:
         """The positions of all lanes."""
@@ -72,24 +79,32 @@ class Intake(PullDatabase):
     def add(
         self, rows: pa.RecordBatch, position: LanePosition, *, now_ms: int, max_bytes: int
     ) -> bool:
-        """Add messages with their position. Returns False, and adds nothing, if there is no space.
-
-        Messages enter an empty store whatever their size.
-        """
+        """Add messages with their position. Returns False, and adds nothing, without space."""
         messages, bodies = self._parameters(rows, now_ms)
-        size = sum(message[-1] for message in messages)
         try:
             with self.transaction():
                 self._advance(position)
-                totals = self.totals()
-                if totals.messages and totals.bytes + size > max_bytes:
+                before = self.totals()
+                if self._refused == (position, before):
                     raise _NoSpaceError
+                most = math.inf if self._is_idle(before) else max(max_bytes, before.bytes)
                 if self._latest is not None:
                     messages, bodies = self._latest.replace(messages, bodies)
-                self._insert(messages, bodies, totals.last_seq)
+                # What replaces larger messages makes a full store smaller.
+                if self.totals().bytes + _size(messages) > most:
+                    self._refused = (position, before)
+                    raise _NoSpaceError
+                self._insert(messages, bodies, before.last_seq)
         except _NoSpaceError:
             return False
         return True
+
+    def _is_idle(self, totals: Totals) -> bool:
+        """Whether nothing can be delivered: the store is empty, or all of it waits for decisions
+        about exhausted messages, which must not stop other keys. Messages enter whatever their
+        size."""
+        execute = self.connection.execute
+        return not totals.out and not any(execute(each).fetchone() for each in (_READY, _LATER))
 
     def _advance(self, position: LanePosition) -> None:
         moved = self.connection.execute(
@@ -108,7 +123,7 @@ class Intake(PullDatabase):
         execute(f"UPDATE messages AS m SET first = 1 WHERE m.seq > ? AND {FIRST}", (last,))  # noqa: S608
         execute(
             "UPDATE totals SET last_seq = last_seq + ?, messages = messages + ?, bytes = bytes + ?",
-            (len(messages), len(messages), sum(message[-1] for message in messages)),
+            (len(messages), len(messages), _size(messages)),
         )
 
     def _parameters(self, rows: pa.RecordBatch, now_ms: int) -> tuple[list[Any], list[Any]]:
@@ -147,6 +162,10 @@ class Intake(PullDatabase):
             strict=True,
         )
         return list(messages), list(bodies)
+
+
+def _size(messages: list[Any]) -> int:
+    return sum(message[-1] for message in messages)
 
 
 def _numbered(numbers: Iterable[int], rows: Iterable[Any]) -> Iterable[Any]:

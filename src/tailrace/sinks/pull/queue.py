@@ -184,12 +184,14 @@ class Queue(PullDatabase):
             self._give_back(at=now_ms + delay_ms if delay_ms else None)
         return known
 
-    def take_back(self, deliveries: Sequence[DeliveryId]) -> None:
-        """Undo deliveries that did not reach their consumer."""
-        if self._choose(deliveries):
+    def take_back(self, deliveries: Sequence[DeliveryId]) -> set[DeliveryId]:
+        """Undo deliveries that their consumer has not seen. Returns those that had not ended."""
+        known = self._choose(deliveries)
+        if known:
             self._mark_later()
             self.connection.execute("INSERT OR IGNORE INTO later SELECT seq FROM chosen")
             self._return_later()
+        return known
 
     def extend(
         self, deliveries: Sequence[DeliveryId], *, now_ms: int, visibility_ms: int

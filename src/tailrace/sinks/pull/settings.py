@@ -84,7 +84,7 @@ class PullSink(SinkSettings):
         ge=1,
         description=(
             "Max bytes of messages in the store. When it is full the pipeline waits, and the log "
-            "keeps what follows."
+            "keeps what follows. Exhausted messages, and what waits for them, do not stop others."
         ),
     )
     batch_rows: int = Field(

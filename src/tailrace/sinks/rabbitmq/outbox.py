@@ -191,7 +191,8 @@ class Outbox:
         if self._others_accepted()[rows].any():
             self._give_up()
             return True
-        if not self._doubts.give_up(places_of(self._pool.places(rows))):
+        whole = self._pool.groups.whole[rows] & self._blocks
+        if not self._doubts.give_up(places_of(self._pool.places(rows)), whole):
             raise SinkFullError(f"no message is accepted: {NACKED.reason}", hint=NACKED.hint)
         for row in rows.tolist():
             self._fail(row, NACKED)

@@ -11,11 +11,13 @@ else is sent. So a message *in doubt* may be given up without that proof, by the
 | was given up by an earlier attempt       | at once, after it was sent again                      |
 | is the first one in doubt                | after `alone_s` seconds. They double for each further |
 |                                          | message, up to ten times, until something is accepted |
+| is the first one, has no key, and holds  | after 1,440 times `alone_s`: a day by default         |
+| its whole table back if it is parked     |                                                       |
 | is a later one                           | when it is the first one                              |
 
 Messages are only given up together with all others that are left. So an hour without an accepted
-message costs at most eight messages per lane with the default of one minute, and none if there are
-more in the batch; all others wait in the log.
+message costs at most eight keys per lane with the default of one minute, and none if there are more
+in the batch; all others wait in the log.
 
     5f0c2a9e-0.failed       messages that were given up (`places`)
     0.doubt                 of lane 0: the first message in doubt, and since when
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 
 _LONGEST = 10
 """How many times `alone_s` a message waits at most."""
+_WHOLE_TABLE = 1440
+"""How many times it waits if it holds a whole table back."""
 _AGAIN = np.uint64(READS | RELEASED)
 """The bits that ordinals of parked messages have when they are sent again."""
 
@@ -100,16 +104,21 @@ class Doubts:
             if self._file is not None:
                 self._file.remove()
 
-    def give_up(self, places: NDArray[np.void]) -> bool:
-        """Whether to give up messages: the only ones that are left, and nothing is accepted."""
+    def give_up(self, places: NDArray[np.void], whole: NDArray[np.bool_]) -> bool:
+        """Whether to give up messages: the only ones that are left, and nothing is accepted.
+
+        `whole` says which of them would hold a whole table back.
+        """
         again = (places["ordinal"] & _AGAIN) == _AGAIN
-        for place in np.sort(places[~again & ~self._given_up.known(places)]):
-            if not self._waited_for(place):
+        waiting = ~again & ~self._given_up.known(places)
+        places, whole = places[waiting], whole[waiting]
+        for row in np.argsort(places).tolist():
+            if not self._waited_for(places[row], whole=bool(whole[row])):
                 return False
-            self._given_up.note(np.array([place]))
+            self._given_up.note(places[row : row + 1])
         return True
 
-    def _waited_for(self, place: np.void) -> bool:
+    def _waited_for(self, place: np.void, *, whole: bool) -> bool:
         """Whether the pipeline has waited long enough for a message, which is the first one."""
         lsn, ordinal, now_s = int(place["lsn"]), int(place["ordinal"]), self._now_s()
         first, count = self._first, self._first.given_up if self._first is not None else 0
@@ -117,7 +126,8 @@ class Doubts:
         # A clock that was set back begins the wait anew.
         if first is None or not same or first.since_s > now_s:
             first = Doubt(lsn=lsn, ordinal=ordinal, since_s=now_s, given_up=count)
-        enough = now_s - first.since_s >= self._alone_s * min(1 << count, _LONGEST)
+        times = _WHOLE_TABLE if whole else min(1 << count, _LONGEST)
+        enough = now_s - first.since_s >= self._alone_s * times
         if enough:
             first = Doubt(lsn=lsn, ordinal=ordinal, since_s=now_s, given_up=count + 1)
         self._first = first

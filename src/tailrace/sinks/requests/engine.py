@@ -328,7 +328,9 @@ class Requests:
         requests = [request for _, _, request in self._delayed]
         if not all(each.final and not self._others_accepted(each) for each in requests):
             return False
-        if not self._doubts.give_up(np.concatenate([places_of(each.rows) for each in requests])):
+        places = np.concatenate([places_of(each.rows) for each in requests])
+        whole = np.concatenate([each.groups.whole for each in requests]) & self._blocks
+        if not self._doubts.give_up(places, whole):
             reason = requests[0].final[0].reason
             raise SinkUnreachableError(f"no message is accepted: {reason}")
         self._delayed.clear()

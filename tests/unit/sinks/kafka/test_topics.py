@@ -23,6 +23,8 @@ class FakeCluster:
         self.existing: dict[str, int] = existing
         self.lookups: list[str] = []
         self.created: list[str] = []
+        self.sizes: dict[str, int] = {}
+        """Their limits, if they may be described."""
 
     def __call__(self, _settings: KafkaSink, *, name: str) -> FakeCluster:
         assert name == "pipeline"
@@ -35,6 +37,9 @@ class FakeCluster:
     def create(self, names: Sequence[str], partitions: int) -> None:
         self.created += names
         self.existing |= dict.fromkeys(names, partitions)
+
+    def limits(self, names: Sequence[str]) -> dict[str, int]:
+        return {topic: self.sizes.get(topic, topics.NO_LIMIT) for topic in names}
 
 
 @pytest.fixture
@@ -82,3 +87,20 @@ def test_an_invalid_name_is_named_and_never_looked_up(cluster: FakeCluster) -> N
     assert isinstance(invalid[1], PoisonedError)
     assert str(invalid[1]) == "destination 'a topic!' is not a valid topic name"
     assert cluster.lookups == ["orders"]
+
+
+def test_limits_are_kept_until_they_decide(cluster: FakeCluster) -> None:
+    cluster.sizes["orders"] = 5000
+    known, rows = topics_of(), column(b"orders/1", b"users", b"orders", b"a topic!")
+    known.invalid(rows)
+    no_limit = topics.NO_LIMIT
+    assert known.limits(rows).tolist() == [5000, no_limit, 5000, no_limit]
+    cluster.sizes["orders"] = 6000
+    assert known.limits(rows)[0] == 5000
+    assert not known.take_less()
+    cluster.sizes["orders"] = 7000
+    assert known.present_limit(b"orders/1") == 7000
+    cluster.sizes["users"] = 1000
+    assert known.take_less()
+    assert not known.take_less()
+    assert known.limits(rows).tolist() == [7000, 1000, 7000, no_limit]

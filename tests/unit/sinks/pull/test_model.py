@@ -205,8 +205,9 @@ class Consumers(RuleBasedStateMachine):
         ids = self.some(data)
         with self.store.queue.transaction():
             self.expire()
-            self.store.queue.take_back(ids)
+            known = self.store.queue.take_back(ids)
         chosen = self.model.known(ids)
+        assert sorted(each.seq for each in known) == [each.number for each in chosen]
         both = {each.number: each for each in [*chosen, *self.model.later(chosen)]}
         for each in both.values():
             each.state, each.token = WAITING, None

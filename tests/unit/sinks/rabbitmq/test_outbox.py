@@ -214,12 +214,12 @@ def test_a_message_that_is_never_taken_ends_its_batch(tmp_path: Path) -> None:
         return len(made.flush().failures)
 
     with pytest.raises(SinkFullError):
-        attempt(batch(range(1)))
+        attempt(batch(range(1), keys=1))
     now_s += 59
     with pytest.raises(SinkFullError):
-        attempt(batch(range(1)))
+        attempt(batch(range(1), keys=1))
     now_s += 1
-    assert attempt(batch(range(1))) == 1
+    assert attempt(batch(range(1), keys=1)) == 1
     both = batch(range(2), keys=2)
     at = both.schema.get_field_index("ordinal")
     again = pa.array([READS | RELEASED, READS | RELEASED | 1], pa.uint64())

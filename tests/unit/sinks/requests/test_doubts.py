@@ -205,6 +205,16 @@ def test_one_bad_message_in_an_array(lanes: Lanes) -> None:
     assert lanes.accepted == [0, 1, 2, 4]
 
 
+def test_a_message_that_would_hold_its_table_back_waits_for_a_day(lanes: Lanes) -> None:
+    """GIVEN a table without a key WHEN the destination is down for hours THEN nothing is parked."""
+    lanes.down = True
+    assert lanes.stuck(rows([0, 1]))
+    lanes.now_s += 23 * HOUR_S
+    assert lanes.stuck(rows([0, 1]))
+    lanes.now_s += HOUR_S
+    assert lanes.attempt(rows([0, 1])) == [0, 1]
+
+
 def test_a_clock_that_is_set_back_begins_the_wait_anew(lanes: Lanes) -> None:
     lanes.down = True
     assert lanes.stuck(keyed([0]))
