@@ -154,14 +154,13 @@ def _a_backfill_is_steered(running: Running, browser: Browser) -> None:
         f"INSERT INTO archive SELECT generate_series(1, {rows});"
         "ALTER PUBLICATION tailrace ADD TABLE archive"
     )
+    before = running.stored()
     browser.press("/console/backfills/start", pipeline="shop", table="archive", rate="50")
 
     def found() -> dict[str, Any]:
         # The newest comes first.
         newest: dict[str, Any] = browser.document("/backfills")["backfills"][0]
         return newest
-
-    before = running.stored()
 
     def delivered() -> int:
         return running.stored() - before
