@@ -154,14 +154,15 @@ def _a_backfill_is_steered(running: Running, browser: Browser) -> None:
         f"INSERT INTO archive SELECT generate_series(1, {rows});"
         "ALTER PUBLICATION tailrace ADD TABLE archive"
     )
+    # All orders so far: what comes to the stream from now on is the backfill's.
+    wait_for(lambda: running.stored() == ROWS + 12, running.status)
+    before = running.stored()
     browser.press("/console/backfills/start", pipeline="shop", table="archive", rate="50")
 
     def found() -> dict[str, Any]:
         # The newest comes first.
         newest: dict[str, Any] = browser.document("/backfills")["backfills"][0]
         return newest
-
-    before = running.stored()
 
     def delivered() -> int:
         return running.stored() - before
