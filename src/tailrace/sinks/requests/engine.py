@@ -303,6 +303,7 @@ class Requests:
             self._delay(request, until_s)
         elif _together(outcomes) and self._doubts.has(request.rows):
             # One of them is enough for all to fail.
+            self._failed += len(outcomes)
             request.divide()
             self._start(request)
         else:
