@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 _EPOCH_US = 946_684_800_000_000
 """2000-01-01 in microseconds since 1970: PostgreSQL counts from there."""
-_BEGIN = ord("B")
-_TIME_AT = 9
-"""Where BEGIN has the time of its commit."""
 
 
 class Arrivals:
@@ -38,6 +35,8 @@ class Arrivals:
     def __init__(self, *, now_us: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
         self._now_us = now_us
         self._times: DurableTimes | None = None
+        self._submitted: NDArray[np.int64] = np.empty(0, np.int64)
+        """Commit times of what the flusher has not finished; it has one submission at a time."""
         self._ages: deque[NDArray[np.int64]] = deque()
 
     def open(self, folder: Path, end: Lsn) -> None:
@@ -52,12 +51,16 @@ class Arrivals:
             self._times.close()
             self._times = None
 
+    def submitted(self, committed: NDArray[np.int64]) -> None:
+        """The next submission has transactions with these commit times, as on the wire."""
+        self._submitted = committed
+
     def note(self, entries: Sequence[Entry]) -> None:
         """These entries are durable now."""
         now_us = self._now_us()
-        for entry in entries:
-            if entry.transactions:
-                self._ages.append(now_us - commit_times_us(entry))
+        if len(self._submitted):
+            self._ages.append(now_us - _EPOCH_US - self._submitted)
+            self._submitted = self._submitted[:0]
         ends = [
             entry.last.lsn for entry in entries if entry.ends and entry.kind is not Kind.PROGRESS
         ]
@@ -72,14 +75,3 @@ class Arrivals:
             return Histogram()
         # Commit times are of the server's clock, which may be ahead of this machine's.
         return Histogram.of(np.sort(np.maximum(np.concatenate(ages), 0)))
-
-
-def commit_times_us(entry: Entry) -> NDArray[np.int64]:
-    """When the transactions of an entry were committed, in microseconds since 1970."""
-    if entry.transactions == 1:
-        return np.array([entry.last_time], np.int64) + _EPOCH_US
-    body = np.frombuffer(entry.body, np.uint8)
-    begins = entry.offsets[:-1][body[entry.offsets[:-1]] == _BEGIN].astype(np.int64)
-    times = body[begins[:, None] + np.arange(_TIME_AT, _TIME_AT + 8)].copy().view(">i8")
-    found: NDArray[np.int64] = times.ravel().astype(np.int64) + _EPOCH_US
-    return found

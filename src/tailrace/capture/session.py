@@ -261,6 +261,7 @@ class Session:
         self._pending_since = now if self._ends else 0.0
         if entries:
             self._count(entries)
+            self._arrivals.submitted(self._assembler.pop_commit_times())
             self._flusher.submit(entries)
 
     def _due_at(self, now: float, *, paused: bool) -> float:

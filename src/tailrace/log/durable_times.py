@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import struct
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -84,19 +85,28 @@ class DurableTimes:
         os.close(self._file)
 
 
-def read(folder: Path) -> Notes | None:
-    """The notes in order, with the columns `lsn` and `time_us`; None if there are none."""
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Notes in order: the log was durable up to `lsns` since `times_us`."""
+
+    lsns: NDArray[np.uint64]
+    times_us: NDArray[np.int64]
+
+
+def read(folder: Path) -> Times | None:
+    """The notes of a log; None if there are none."""
     content = _content(folder / NAME)
     if content is None:
         return None
     _, fine, coarse = _parse(content)
     if not len(fine):
         return None
-    notes: Notes = np.concatenate([coarse[coarse["lsn"] < fine["lsn"][0]], fine])
-    return notes
+    older = int(np.searchsorted(coarse["lsn"], fine["lsn"][0]))
+    rings = (coarse[:older], fine)
+    return Times(*(np.concatenate([ring[name] for ring in rings]) for name in ("lsn", "time_us")))
 
 
-def waits_us(notes: Notes, lsns: NDArray[np.uint64], now_us: int) -> NDArray[np.int64]:
+def waits_us(notes: Times, lsns: NDArray[np.uint64], now_us: int) -> NDArray[np.int64]:
     """How long changes with these LSNs, which are sorted, have been in the log. Sorted.
 
     A change counts from the first note that covers it: for those older than all notes this is less
@@ -105,11 +115,10 @@ def waits_us(notes: Notes, lsns: NDArray[np.uint64], now_us: int) -> NDArray[np.
     """
     if not len(lsns):
         return np.empty(0, np.int64)
-    first, last = np.searchsorted(notes["lsn"], lsns[[0, -1]])
-    found = notes[first : last + 1]
-    upto = np.searchsorted(lsns, found["lsn"], side="right")
+    first, last = np.searchsorted(notes.lsns, lsns[[0, -1]])
+    upto = np.searchsorted(lsns, notes.lsns[first : last + 1], side="right")
     counts = np.diff(upto, prepend=0)
-    ages: NDArray[np.int64] = np.maximum(now_us - found["time_us"], 0)
+    ages: NDArray[np.int64] = np.maximum(now_us - notes.times_us[first : last + 1], 0)
     order = np.argsort(ages)
     return np.repeat(ages[order], counts[order])
 

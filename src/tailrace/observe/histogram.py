@@ -35,6 +35,10 @@ class Histogram:
     """Those of each bucket alone, not of all up to it."""
     seconds: float = 0.0
 
+    def __post_init__(self) -> None:
+        if len(self.counts) != len(BOUNDS_S) + 1:
+            raise ValueError(f"has {len(self.counts)} buckets, expected {len(BOUNDS_S) + 1}")
+
     @classmethod
     def of(cls, ages_us: NDArray[np.int64]) -> Self:
         """A histogram of latencies in microseconds, which are sorted.

@@ -71,7 +71,7 @@ def test_older_notes_are_a_second_apart(tmp_path: Path) -> None:
     note(tmp_path, [(lsn, lsn * every_us) for lsn in range(1, count + 1)])
     notes = durable_times.read(tmp_path)
     assert notes is not None
-    assert (np.diff(notes["lsn"].astype(np.int64)) > 0).all()
+    assert (np.diff(notes.lsns.astype(np.int64)) > 0).all()
     now_us = count * every_us
     for lsn in (count, count - 100, count - RING_NOTES + 100):
         assert waits(tmp_path, [lsn], now_us) == [(count - lsn) * every_us]
