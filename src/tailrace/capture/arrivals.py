@@ -1,6 +1,6 @@
 """How long commits take to become durable in the log, and when positions did.
 
-The flusher's thread notes each submission, the session's thread counts what was noted.
+The flusher's thread notes each entry, the session's thread counts what was noted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tailrace.log.format.entry import Kind
 from tailrace.observe.histogram import Histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -36,7 +36,7 @@ class Arrivals:
         self._now_us = now_us
         self._times: DurableTimes | None = None
         self._submitted: NDArray[np.int64] = np.empty(0, np.int64)
-        """Commit times of what the flusher has not finished; it has one submission at a time."""
+        """Commit times of what is not durable yet; the flusher has one submission at a time."""
         self._ages: deque[NDArray[np.int64]] = deque()
 
     def open(self, folder: Path, end: Lsn) -> None:
@@ -55,18 +55,15 @@ class Arrivals:
         """The next submission has transactions with these commit times, as on the wire."""
         self._submitted = committed
 
-    def note(self, entries: Sequence[Entry]) -> None:
-        """These entries are durable now."""
+    def note(self, entry: Entry) -> None:
+        """The next entry of the submission is durable now."""
         now_us = self._now_us()
-        if len(self._submitted):
-            self._ages.append(now_us - _EPOCH_US - self._submitted)
-            self._submitted = self._submitted[:0]
-        ends = [
-            entry.last.lsn for entry in entries if entry.ends and entry.kind is not Kind.PROGRESS
-        ]
-        if ends and self._times is not None:
+        if entry.transactions:
+            committed, self._submitted = np.split(self._submitted, [entry.transactions])
+            self._ages.append(now_us - _EPOCH_US - committed)
+        if entry.ends and entry.kind is not Kind.PROGRESS and self._times is not None:
             with contextlib.suppress(OSError):
-                self._times.note(ends[-1], now_us)
+                self._times.note(entry.last.lsn, now_us)
 
     def latencies(self) -> Histogram:
         """Those of the transactions that were noted since the last call."""

@@ -28,11 +28,11 @@ class Flusher:
     """Appends entries in the background, in order. The first failure is final: `check` raises it.
 
     `wake_fd` becomes readable after every submission, so that a poll on the socket also ends when
-    the disk is ready. `durable` is called with each submission that is durable.
+    the disk is ready. `durable` is called with each entry that is.
     """
 
     def __init__(
-        self, appender: Appender, durable: Callable[[Sequence[Entry]], None] = lambda _: None
+        self, appender: Appender, durable: Callable[[Entry], None] = lambda _: None
     ) -> None:
         self._appender = appender
         self._durable = durable
@@ -51,7 +51,7 @@ class Flusher:
             try:
                 for entry in entries:
                     self._appender.append(entry)
-                self._durable(entries)
+                    self._durable(entry)
             except BaseException as error:
                 self._error = error
             del entries

@@ -1,8 +1,7 @@
 """When positions became durable: the file `times` beside a log.
 
-Entries have commit times, of the source's clock. To tell how long a change waits in
-the log takes the time at which it came there, so capture notes after each fsync when the log ended
-where.
+Entries have commit times, of the source's clock. How long a change waits in the log is known only
+from when it came there, so capture notes after each fsync when the log ended where.
 
 The file has two rings of notes: the last ones, and one per second of the last two hours. It is
 never fsynced, and nothing but a latency depends on it: it may be missing, old or from another log.

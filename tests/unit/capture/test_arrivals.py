@@ -28,7 +28,8 @@ def durable(arrivals: Arrivals, parts: Assembler, *messages: bytes) -> None:
     entries, covered = take(parts, messages)
     assert covered == len(messages)
     arrivals.submitted(parts.pop_commit_times())
-    arrivals.note(entries)
+    for entry in entries:
+        arrivals.note(entry)
 
 
 def test_every_transaction_counts_from_its_own_commit() -> None:
@@ -42,13 +43,29 @@ def test_every_transaction_counts_from_its_own_commit() -> None:
     assert round(found.seconds * 1e6) == expected
 
 
+def test_every_entry_is_durable_at_its_own_time(tmp_path: Path) -> None:
+    """GIVEN a submission of a fragment's end and of other transactions."""
+    parts, times = assembler(spill_bytes=100), iter([1000, 3000, 7000])
+    begin, *changes, commit = transaction(110, *[INSERT] * 6)
+    arrivals = Arrivals(now_us=lambda: committed_us(130) + next(times))
+    arrivals.open(tmp_path, Lsn(100))
+    durable(arrivals, parts, begin, *changes)
+    durable(arrivals, parts, commit, *transaction(120, INSERT), *transaction(130, INSERT))
+    arrivals.close()
+    waited = committed_us(130) - committed_us(110), committed_us(130) - committed_us(120), 0
+    assert round(arrivals.latencies().seconds * 1e6) == sum(waited) + 3000 + 2 * 7000
+    notes = durable_times.read(tmp_path)
+    assert notes is not None
+    assert notes.lsns.tolist() == [110, 130]
+    assert np.diff(notes.times_us).tolist() == [4000]
+
+
 def test_transactions_that_the_log_holds_do_not_count() -> None:
     """GIVEN a new session WHEN PostgreSQL sends again what is in the log."""
     parts = assembler()
     arrivals = Arrivals()
     durable(arrivals, parts, *transaction(90, INSERT), *transaction(110, INSERT))
     assert arrivals.latencies().count == 1
-    arrivals.note([])
     assert arrivals.latencies().count == 0
 
 
