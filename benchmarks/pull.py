@@ -21,7 +21,7 @@ from benchmarks import messages
 from benchmarks.report import Report
 from tailrace.config import Config
 from tailrace.observe.endpoints import settings
-from tailrace.observe.figures import SlotFigures
+from tailrace.observe.kept import SlotFigures
 from tailrace.position import ORIGIN
 from tailrace.run.endpoints import Endpoints
 from tailrace.run.overview import Overview

@@ -89,6 +89,16 @@ class OpenProgress:
     p99_us: int | None = None
     committed_us: int | None = None
     refusals: str | None = None
+    failed: int = 0
+    """Attempts to deliver a message that failed."""
+    latencies: str | None = None
+    """`tailrace.pipeline.latencies` as JSON."""
+
+    def beyond(self, before: OpenProgress | None) -> bool:
+        """Whether it has come further than an earlier note, or than the start of its batch."""
+        if before is not None and before.batch == self.batch:
+            return Position.parse(self.reached) > Position.parse(before.reached)
+        return Position.parse(self.reached) > OpenBatch.parse(self.batch).after
 
 
 class OpenBatches:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
@@ -27,6 +27,7 @@ _START_TICKS = 19
 machine."""
 _CLOCK_S = 1.0
 """How exactly times of files and of processes compare."""
+_PROC = Path("/proc")
 
 
 def die_with_parent(signum: signal.Signals = signal.SIGQUIT, *, parent: int | None = None) -> None:
@@ -109,3 +110,27 @@ def _started_at(pid: int) -> float | None:
     except (OSError, ValueError, IndexError, AttributeError):
         return None
     return time.time() - up_s + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def descendants(pid: int, depth: int = 32) -> Iterator[int]:
+    """The processes that a process has started, and theirs (Linux)."""
+    for path in (_PROC / str(pid) / "task").glob("*/children") if depth else ():
+        try:
+            children = [int(each) for each in path.read_text().split()]
+        except OSError:
+            continue
+        for child in children:
+            yield child
+            yield from descendants(child, depth - 1)
+
+
+def cpu_s(pid: int) -> float | None:
+    """The CPU time of a process, in user and kernel mode; None if the kernel does not say.
+
+    The name, the second field of `stat`, may contain spaces and parentheses.
+    """
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None

@@ -126,3 +126,15 @@ def test_old_records_are_removed(records: OpenBatches, tmp_path: Path) -> None:
     records.prune(30)
     left = {path.name for path in (tmp_path / "open").iterdir()}
     assert left == {f"closed-{number}@0-10.2" for number in range(10, 31)}
+
+
+def test_whether_a_note_has_come_further() -> None:
+    """A note may only have more attempts that failed: nothing was delivered then."""
+    begun = OpenProgress(batch=str(BATCH), reached=str(BATCH.after), failed=3)
+    moved = OpenProgress(batch=str(BATCH), reached=str(MIDDLE))
+    assert not begun.beyond(None)
+    assert moved.beyond(None)
+    assert moved.beyond(begun)
+    assert not replace(moved, failed=5).beyond(moved)
+    following = OpenBatch(BATCH.number + 1, END)
+    assert not OpenProgress(batch=str(following), reached=str(END)).beyond(moved)

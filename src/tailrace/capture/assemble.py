@@ -77,11 +77,17 @@ class Assembler:
         """End of the last whole transaction that was taken."""
         self._open: _OpenTransaction | None = None
         self._pending_schemas: list[bytes] = []
+        self._commit_times: list[NDArray[np.int64]] = []
 
     @property
     def between_transactions(self) -> bool:
         """Whether no transaction is open of which a fragment was returned."""
         return self._open is None
+
+    def pop_commit_times(self) -> NDArray[np.int64]:
+        """Commit times of the transactions of all entries since the last call, as on the wire."""
+        times, self._commit_times = self._commit_times, []
+        return np.concatenate([np.empty(0, np.int64), *times])
 
     def take(self, data: bytes | bytearray, ends: NDArray[np.uint32]) -> tuple[list[Entry], int]:
         """Entries for whole transactions and for what is too large to wait, and the message count.
@@ -180,6 +186,7 @@ class Assembler:
         if len(batch.loose) == 0 or batch.begins[0] < batch.loose[0]:
             first = int(times[0])
         self._time = int(times[-1])
+        self._commit_times.append(times)
         return first, int(times.max())
 
     def _fragment(self, batch: Batch) -> Entry | None:
@@ -201,6 +208,7 @@ class Assembler:
             self._last = Position(Lsn(open_.lsn), open_.next_ordinal - 1)
         if ends:
             self._lsn, self._time = open_.lsn, open_.time
+            self._commit_times.append(np.array([open_.time], np.int64))
             self.end_lsn = Lsn(int(batch.number(batch.commits, 10)[0]))
         offsets, body, schemas = batch.packed(self._pop_schemas() + repeated)
         return Entry(

@@ -21,6 +21,7 @@ import structlog
 
 from tailrace.backoff import Backoff
 from tailrace.capture import followers, reconcile
+from tailrace.capture.arrivals import Arrivals
 from tailrace.capture.flusher import Flusher
 from tailrace.capture.heartbeat import Heartbeat
 from tailrace.capture.replication import Replication
@@ -197,6 +198,7 @@ class _Sessions:
         )
         self._appender: Appender | None = None
         self._flusher: Flusher | None = None
+        self._arrivals = Arrivals()
         self._replication: Replication | None = None
         self._server_time: tuple[int, float] = (0, 0.0)
         """The server's time when the session was opened, and this process's clock then."""
@@ -251,11 +253,14 @@ class _Sessions:
         self._events.info(
             "capture.streaming", slot=self._slot, database=system.database, start=str(start)
         )
-        flusher = self._flusher = self._flusher or Flusher(appender)
+        if self._flusher is None:
+            self._arrivals.open(self._config.log.path, appender.mark.end_lsn)
+            self._flusher = Flusher(appender, self._arrivals.note)
         return Session(
-            replication, appender, flusher, pace, counts,
+            replication, appender, self._flusher, pace, counts,
             housekeeping=partial(self._keep_house, gate),
             gate=gate,
+            arrivals=self._arrivals,
             awaited=lambda: awaited.read(self._store),
             clock=self._clock,
         )  # fmt: skip
@@ -369,6 +374,7 @@ class _Sessions:
             self._flusher.close()
         if self._appender is not None:
             self._appender.close()
+        self._arrivals.close()
 
 
 def _delete_expired(store: LocalStore, config: Config, *, now_micros: int) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tailrace.log.appender import Appender
     from tailrace.log.format.entry import Entry
@@ -28,11 +28,14 @@ class Flusher:
     """Appends entries in the background, in order. The first failure is final: `check` raises it.
 
     `wake_fd` becomes readable after every submission, so that a poll on the socket also ends when
-    the disk is ready.
+    the disk is ready. `durable` is called with each entry that is.
     """
 
-    def __init__(self, appender: Appender) -> None:
+    def __init__(
+        self, appender: Appender, durable: Callable[[Entry], None] = lambda _: None
+    ) -> None:
         self._appender = appender
+        self._durable = durable
         self._queue: queue.SimpleQueue[Sequence[Entry] | None] = queue.SimpleQueue()
         self._idle = threading.Event()
         self._idle.set()
@@ -48,6 +51,7 @@ class Flusher:
             try:
                 for entry in entries:
                     self._appender.append(entry)
+                    self._durable(entry)
             except BaseException as error:
                 self._error = error
             del entries

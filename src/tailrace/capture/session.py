@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import psycopg
 
+from tailrace.capture.arrivals import Arrivals
 from tailrace.capture.assemble import Assembler
 from tailrace.capture.load import Load
 from tailrace.errors import PostgresUnreachableError
@@ -96,11 +97,13 @@ class Session:
         *,
         housekeeping: Callable[[], None],
         gate: Gate,
+        arrivals: Arrivals | None = None,
         awaited: Callable[[], Lsn] = lambda: Lsn(0),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._replication = replication
         self._gate = gate
+        self._arrivals = arrivals or Arrivals()
         self._appender = appender
         self._flusher = flusher
         self._pace = pace
@@ -112,6 +115,7 @@ class Session:
         self._assembler = Assembler(appender.mark, spill_bytes=pace.flush_bytes)
         self._buffer = bytearray()
         self._ends = array("I")
+        self._received_bytes = 0
         now = clock()
         self._load = Load(now)
         self._pending_since = 0.0
@@ -132,6 +136,7 @@ class Session:
         try:
             self._stream(stopping, until)
         finally:
+            self._count_received()
             self._counts.set(connected=False)
 
     def _stream(self, stopping: Callable[[], bool], until: Lsn | None) -> None:
@@ -183,7 +188,8 @@ class Session:
         keepalive.
         """
         get, buffer, ends = self._replication.get_copy_data, self._buffer, self._ends
-        before, others, size, total, limit = len(ends), 0, 0, len(buffer), self._limit
+        before, had, limit = len(ends), len(buffer), self._limit
+        others, size, total = 0, 0, had
         try:
             while total < limit:
                 size, data = get(1)
@@ -193,6 +199,7 @@ class Session:
                     ends.append(total)
                 elif size > 0:
                     others += 1
+                    self._received_bytes += size
                     self._keepalive(data)
                 else:
                     break
@@ -204,7 +211,9 @@ class Session:
         if size < 0:
             self._save(len(ends))
             raise self._replication.stream_ended()
-        count = len(ends) - before + others
+        messages = len(ends) - before
+        self._received_bytes += total - had + messages * _HEADER_BYTES
+        count = messages + others
         if count:
             failpoint.hit("capture.received")
         return count
@@ -252,6 +261,7 @@ class Session:
         self._pending_since = now if self._ends else 0.0
         if entries:
             self._count(entries)
+            self._arrivals.submitted(self._assembler.pop_commit_times())
             self._flusher.submit(entries)
 
     def _due_at(self, now: float, *, paused: bool) -> float:
@@ -276,6 +286,11 @@ class Session:
             transactions=sum(entry.transactions for entry in entries),
             bytes=sum(len(entry.body) for entry in entries),
         )
+
+    def _count_received(self) -> None:
+        """Count what needs no count per flush."""
+        received, self._received_bytes = self._received_bytes, 0
+        self._counts.add(received_bytes=received, ingestion_latency=self._arrivals.latencies())
 
     def _make_progress(self, now: float, until: Lsn | None) -> None:
         """Rule 4: record progress through WAL that holds no published change.
@@ -321,6 +336,7 @@ class Session:
         failpoint.hit("capture.after-status")
         self._acknowledged = max(self._acknowledged, flushed)
         self._counts.set(acknowledged=self._acknowledged)
+        self._count_received()
         self._status_at = now
         self._reply_requested = False
         self._probed |= probe

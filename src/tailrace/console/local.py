@@ -23,7 +23,7 @@ from tailrace.console.system import System
 from tailrace.console.trends import Trends
 from tailrace.errors import ConfigError
 from tailrace.observe.figure import as_json
-from tailrace.observe.figures import SlotFigures, SystemFigures
+from tailrace.observe.kept import SlotFigures
 from tailrace.run.overview import Overview
 from tailrace.settings import error_text
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tailrace.config import Config
     from tailrace.console.operations import Body
     from tailrace.console.page import Document, Effect
+    from tailrace.observe.figures import SystemFigures
 
 E = TypeVar("E", Page, Action[Any])
 

@@ -9,12 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - get_type_hints reads the annotations
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    TypeVar,
+    get_type_hints,
+)
 
 import orjson
 from pydantic import PlainSerializer, PlainValidator
 
 from tailrace.position import Lsn
+
+if TYPE_CHECKING:
+    from tailrace.observe.histogram import Histogram
 
 
 def _read_lsn(value: object) -> Lsn:
@@ -31,7 +43,7 @@ class Metric:
 
     name: str
     """Without `_total`, which Prometheus's client adds to counters."""
-    kind: Literal["counter", "gauge"]
+    kind: Literal["counter", "gauge", "histogram"]
     help: str = ""
     """Without it, the figure's description."""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -52,6 +64,11 @@ def counter(name: str) -> Metric:
 def gauge(name: str, **more: Any) -> Metric:
     """A metric that goes up and down."""
     return Metric(name=name, kind="gauge", **more)
+
+
+def histogram(name: str) -> Metric:
+    """A metric of many latencies. Its figure is a `Histogram`."""
+    return Metric(name=name, kind="histogram")
 
 
 class Figure:
@@ -94,7 +111,7 @@ class Recorder(Generic[F]):
         """Replace figures."""
         self.figures = replace(self.figures, **values)
 
-    def add(self, **counts: float) -> None:
+    def add(self, **counts: float | Histogram) -> None:
         """Add to figures."""
         self.set(**{name: getattr(self.figures, name) + count for name, count in counts.items()})
 

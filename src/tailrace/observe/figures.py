@@ -12,7 +12,6 @@ Prometheus's text, and `tailrace.run.status` reads and writes the files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations
 from dataclasses import dataclass
 from datetime import datetime  # noqa: TC003 - pydantic reads the annotations
 from typing import Annotated, ClassVar
@@ -21,11 +20,21 @@ from tailrace.observe.copies import (  # noqa: TC001 - get_type_hints reads the 
     BackfillFigures,
     SnapshotFigures,
 )
-from tailrace.observe.figure import Figure, Figures, LsnText, counter, gauge
+from tailrace.observe.figure import Figure, Figures, LsnText, counter, gauge, histogram
 from tailrace.observe.health import WatchFigures  # noqa: TC001 - get_type_hints reads it
+from tailrace.observe.histogram import Histogram
+from tailrace.observe.kept import (
+    LogFigures,
+    PinFigures,
+    SlotFigures,
+)
 from tailrace.observe.replica import (  # noqa: TC001 - get_type_hints reads the annotations
     FollowingFigures,
     LeaderFigures,
+)
+from tailrace.observe.schema_changes import (  # noqa: TC001 - get_type_hints reads the annotations
+    SchemaChangeCount,
+    SchemaChangeFigures,
 )
 from tailrace.position import Lsn
 
@@ -54,6 +63,20 @@ class ProcessFigures(Figures):
     restarts: Annotated[
         int, Figure("Restarts of the process.", counter("tailrace_process_restarts"))
     ] = 0
+    cpu_s: Annotated[
+        float | None,
+        Figure(
+            "CPU time of the process and its descendants.",
+            counter("tailrace_process_cpu_seconds"),
+        ),
+    ] = None
+    busy: Annotated[
+        float | None,
+        Figure(
+            "CPU time per second, over the last seconds: 1 is a core.",
+            gauge("tailrace_process_busy_ratio"),
+        ),
+    ] = None
     exit_code: Annotated[int | None, Figure("Exit code of the last run of the process.")] = None
     code: Annotated[str, Figure("Error code of a final state.")] = ""
 
@@ -69,7 +92,9 @@ class CaptureFigures(Figures):
     messages: Annotated[
         int,
         Figure(
-            "Replication messages appended to the log.", counter("bridge_wal_messages_received")
+            "Replication messages appended to the log.",
+            counter("bridge_wal_messages_received"),
+            counter("tailrace_captured_messages"),
         ),
     ] = 0
     changes: Annotated[
@@ -81,6 +106,20 @@ class CaptureFigures(Figures):
     bytes: Annotated[
         int, Figure("Bytes of changes captured.", counter("tailrace_captured_bytes"))
     ] = 0
+    received_bytes: Annotated[
+        int,
+        Figure(
+            "Bytes received from the walsender, also of what was received again or dropped.",
+            counter("tailrace_received_bytes"),
+        ),
+    ] = 0
+    ingestion_latency: Annotated[
+        Histogram,
+        Figure(
+            "Time from a transaction's commit until it is durable in the log.",
+            histogram("tailrace_ingestion_latency_seconds"),
+        ),
+    ] = Histogram()  # noqa: RUF009 - immutable
     entries: Annotated[int, Figure("Log entries written, one per group commit.")] = 0
     sessions: Annotated[int, Figure("Replication sessions opened.")] = 0
     acknowledged: Annotated[
@@ -155,7 +194,26 @@ class PipelineFigures(Figures):
         ),
     ] = None
     events: Annotated[
-        int, Figure("Events acknowledged by the sink.", counter("tailrace_events"))
+        int,
+        Figure(
+            "Events acknowledged by the sink.",
+            counter("tailrace_events"),
+            counter("tailrace_delivery_successes"),
+        ),
+    ] = 0
+    attempts: Annotated[
+        int,
+        Figure(
+            "Attempts to deliver an event, that the sink acknowledged or did not accept.",
+            counter("tailrace_delivery_attempts"),
+        ),
+    ] = 0
+    failures: Annotated[
+        int,
+        Figure(
+            "Attempts after which the sink did not accept the event.",
+            counter("tailrace_delivery_failures"),
+        ),
     ] = 0
     bytes: Annotated[int, Figure("Bytes acknowledged by the sink.", counter("tailrace_bytes"))] = 0
     duplicates: Annotated[
@@ -254,6 +312,20 @@ class PipelineFigures(Figures):
             gauge("tailrace_latency_seconds", divide_by=1000, labels={"quantile": "0.99"}),
         ),
     ] = None
+    delivery_latency: Annotated[
+        Histogram,
+        Figure(
+            "Time from a change's commit until the sink has acknowledged it.",
+            histogram("tailrace_delivery_latency_seconds"),
+        ),
+    ] = Histogram()  # noqa: RUF009 - immutable
+    internal_latency: Annotated[
+        Histogram,
+        Figure(
+            "Time from when a change is durable in the log until the sink has acknowledged it.",
+            histogram("tailrace_internal_latency_seconds"),
+        ),
+    ] = Histogram()  # noqa: RUF009 - immutable
     last_committed_at: Annotated[
         datetime | None,
         Figure(
@@ -271,98 +343,6 @@ class PipelineFigures(Figures):
     def running(self) -> bool:
         """Whether the pipeline delivers."""
         return self.state == "running"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaChangeFigures(Figures):
-    """A change of a table that produced no row events, and how pipelines react to it."""
-
-    kind: Annotated[str, Figure("Kind of the change.")]
-    table: Annotated[str, Figure("Table, with its schema.")]
-    subject: Annotated[str, Figure("What changed: a column, a type …")]
-    detail: Annotated[str, Figure("The change, as a sentence.")]
-    hint: Annotated[str, Figure("What to do about it.")]
-    lsn: Annotated[str, Figure("WAL position by which it had happened.")]
-    found_at: Annotated[str, Figure("When it was detected.")]
-    pipelines: Annotated[Mapping[str, str], Figure("Affected pipelines, with their policies.")]
-    waiting: Annotated[tuple[str, ...], Figure("Pipelines that have not reacted yet.")] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaChangeCount(Figures):
-    """Schema changes of one kind that a pipeline has met, over all runs."""
-
-    LABELS: ClassVar = {"pipeline": "pipeline", "kind": "kind"}
-
-    pipeline: Annotated[str, Figure("Pipeline.")]
-    kind: Annotated[str, Figure("Kind of the change.")]
-    count: Annotated[
-        int,
-        Figure(
-            "Changes of tables that produced no row events.", counter("tailrace_schema_findings")
-        ),
-    ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotFigures(Figures):
-    """The replication slot, as PostgreSQL described it at `checked_at`."""
-
-    active: Annotated[
-        bool, Figure("1 while a connection reads the slot.", gauge("bridge_slot_active"))
-    ] = False
-    kept_wal_bytes: Annotated[
-        int | None,
-        Figure(
-            "WAL that PostgreSQL keeps for the slot.",
-            gauge("bridge_wal_lag_bytes"),
-            gauge("tailrace_slot_kept_wal_bytes"),
-        ),
-    ] = None
-    lag_bytes: Annotated[
-        int | None,
-        Figure(
-            "WAL between the server's end and the position that capture has acknowledged.",
-            gauge("tailrace_slot_lag_bytes"),
-        ),
-    ] = None
-    tables: Annotated[
-        int | None, Figure("Tables of the publication.", gauge("tailrace_published_tables"))
-    ] = None
-    checked_at: Annotated[str | None, Figure("When PostgreSQL was asked last.")] = None
-    error: Annotated[str | None, Figure("Why the figures are old, or the slot is lost.")] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogFigures(Figures):
-    """The log on disk; only `error` if the log is missing or unreadable."""
-
-    end: Annotated[str, Figure("Position of the last change.")] = ""
-    end_lsn: Annotated[
-        LsnText | None, Figure("WAL position at which the log ends.", gauge("tailrace_log_end_lsn"))
-    ] = None
-    earliest: Annotated[str, Figure("Position before the first change.")] = ""
-    bytes: Annotated[
-        int | None, Figure("Size of the log on disk.", gauge("tailrace_log_bytes"))
-    ] = None
-    segments: Annotated[
-        int | None, Figure("Segments of the log.", gauge("tailrace_log_segments"))
-    ] = None
-    error: Annotated[str, Figure("Why there are no figures.")] = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PinFigures(Figures):
-    """A reader for which the log is kept."""
-
-    LABELS: ClassVar = {"pin": "name"}
-
-    name: Annotated[str, Figure("Name of the reader.")]
-    position: Annotated[str, Figure("The log keeps every change after this position.")] = ""
-    age_s: Annotated[
-        float,
-        Figure("Seconds since the reader renewed the pin.", gauge("tailrace_log_pin_age_seconds")),
-    ] = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,8 +364,8 @@ class SystemFigures(Figures):
     backfills: tuple[BackfillFigures, ...] = ()
     schema_changes: tuple[SchemaChangeFigures, ...] = ()
     schema_change_counts: tuple[SchemaChangeCount, ...] = ()
-    slot: SlotFigures = SlotFigures()
-    log: LogFigures = LogFigures()
+    slot: SlotFigures = SlotFigures()  # noqa: RUF009 - immutable
+    log: LogFigures = LogFigures()  # noqa: RUF009 - immutable
     pins: tuple[PinFigures, ...] = ()
     leading: LeaderFigures | None = None
     """Without followers, None."""

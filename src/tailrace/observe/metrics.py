@@ -10,7 +10,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector as Base
 
@@ -20,28 +24,27 @@ from tailrace.observe.creek import CreekFigures, CreekReads, creek_figures, cree
 from tailrace.observe.figure import figures_of
 from tailrace.observe.figures import (
     CaptureFigures,
-    LogFigures,
-    PinFigures,
     PipelineFigures,
     ProcessFigures,
     RefusedFigures,
-    SchemaChangeCount,
-    SlotFigures,
     SystemFigures,
 )
 from tailrace.observe.health import ChannelFigures, CheckFigures, WatchFigures
+from tailrace.observe.kept import LogFigures, PinFigures, SlotFigures
 from tailrace.observe.replica import FollowerFigures, FollowingFigures, LeaderFigures
+from tailrace.observe.schema_changes import SchemaChangeCount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tailrace.observe.figure import Figure, Figures, Metric
 
-    Family = CounterMetricFamily | GaugeMetricFamily
+    Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 _FAMILIES: dict[str, type[Family]] = {
     "counter": CounterMetricFamily,
     "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
 }
 
 
@@ -129,12 +132,15 @@ def _add_sample(family: Family, metric: Metric, labels: Sequence[str], value: An
     | any, with `value_label`  | 1, the value is a label                      |
     | any, with `when`         | 1 if it is that value, otherwise 0           |
     | a time                   | seconds since 1970                           |
+    | a histogram              | a sample per bucket, their sum and count     |
     | a number, an LSN, a bool | the number, by `divide_by`                   |
     """
     if value is None:
         return
     fixed = [*labels, *metric.labels.values()]
-    if metric.value_label:
+    if isinstance(family, HistogramMetricFamily):
+        family.add_metric(fixed, [*value.buckets()], value.seconds)
+    elif metric.value_label:
         family.add_metric([*fixed, str(value)], 1)
     elif metric.when is not None:
         family.add_metric(fixed, int(value == metric.when))

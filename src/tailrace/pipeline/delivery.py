@@ -35,7 +35,7 @@ class Delivery:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._lane = _lane(target)
-        self._tally = Tally()
+        self._tally = Tally(target.log)
         self._guard: Guard | None = None
         self._record: _OpenRecord | None = None
         self._last = (-1, -1)
@@ -105,14 +105,14 @@ class Delivery:
         settled = self._settled()
         if closed:
             self._record.close(reached)
-        elif settled is not None:
+        else:
             self._record.note(settled, self._tally)
 
     def receipt(self) -> pa.Array:
         """Flush; the sum of the sink's receipts, null if there was nothing to deliver."""
         if self._flush(end=True):
             failpoint.hit("pipeline.after-flush")
-        return self._tally.row() if self._guard is not None else pa.nulls(1, ROW)
+        return self._tally.row(self._lane) if self._guard is not None else pa.nulls(1, ROW)
 
     def _flush(self, *, end: bool) -> bool:
         """Wait until what was written is decided; without `end` some of it may stay undecided.
@@ -141,17 +141,21 @@ class _OpenRecord:
         self._batch = batch
         self._records = OpenBatches(folder)
         self._token = self._records.own()
-        self._noted, self._noted_s = batch.after, time.monotonic()
+        self._noted, self._noted_s = self._records.begin(batch), time.monotonic()
+        self._failed = 0
 
     def check_owner(self) -> None:
         """Raise SinkFencedError if another task has taken over."""
         self._records.check_owner(self._token)
 
-    def note(self, reached: Position, tally: Tally) -> None:
-        """Note the progress, if there is any since a note that is old enough."""
+    def note(self, settled: Position | None, tally: Tally) -> None:
+        """Note the progress, and attempts that failed, if there are any since a note that is old
+        enough."""
         now = time.monotonic()
-        if reached > self._noted and now - self._noted_s >= _NOTE_S:
-            self._noted, self._noted_s = reached, now
+        reached = max(settled or self._noted, self._noted)
+        new = reached > self._noted or tally.failed > self._failed
+        if new and now - self._noted_s >= _NOTE_S:
+            self._noted, self._noted_s, self._failed = reached, now, tally.failed
             self._records.note(self._batch, tally.progress(str(reached)))
 
     def close(self, reached: Position) -> None:

@@ -194,8 +194,9 @@ class ParkingGuard:
     def flush(self, *, end: bool = True) -> Receipt:
         """Flush the sink, and make durable what was parked."""
         receipt = self._sink.flush(end=end)
-        failures = receipt.failures
+        failures, sent = receipt.failures, 0
         while failures:
+            sent += sum(each.outcome.verdict is not Verdict.UNSENT for each in failures)
             again = self._settle(failures)
             if self._flushes.all_or_nothing:
                 again = self._unwritten()
@@ -208,7 +209,7 @@ class ParkingGuard:
         self._note_released()
         self._write_part()
         parked, self._parked = self._parked, 0
-        return replace(receipt, failures=(), parked=parked)
+        return replace(receipt, failures=(), failed=receipt.failed + sent, parked=parked)
 
     def _inspected(self, messages: pa.RecordBatch) -> pa.RecordBatch:
         """The messages to send; the others are parked."""
@@ -315,4 +316,5 @@ def _sum(first: Receipt, second: Receipt) -> Receipt:
         messages=first.messages + second.messages,
         bytes=first.bytes + second.bytes,
         duplicates=first.duplicates + second.duplicates,
+        failed=first.failed + second.failed,
     )

@@ -48,6 +48,8 @@ class Target:
     """For what sinks know of their destination."""
     records: Path | None = None
     """For notes of what the lanes have written."""
+    log: Path | None = None
+    """The folder of the log, to measure how long changes are in it."""
     retry: Retry = field(default_factory=Retry)
     ordered: bool = True
     """Whether the messages of a key stay in order."""

@@ -24,10 +24,12 @@ from tailrace.pipeline import opening, plan
 from tailrace.pipeline.deliver import deliver_blocks, deliver_rows
 from tailrace.pipeline.open_source import OpenSource
 from tailrace.pipeline.opening import ParkingPlace, Target
+from tailrace.pipeline.receipts import SUMS
 from tailrace.pipeline.spec import Spec
 from tailrace.sinks.registry import SINKS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -93,6 +95,7 @@ def start(
         routed=bool(pipeline.route),
         folder=folders.sink,
         records=records,
+        log=folders.log,
         retry=pipeline.retry,
         ordered=pipeline.order == "key",
         parking=parking,
@@ -121,7 +124,7 @@ def start(
         rows = in_lanes(stages.apply(cells), spec)
         receipts = deliver_rows(rows, target, spec, stages.relations(), records)
     return (
-        receipts.observe("delivered", *_totals())
+        receipts.observe("delivered", *_totals(pipeline.lanes))
         .writeStream.queryName(name)
         .format("noop")
         .option("checkpointLocation", str(folder))
@@ -220,8 +223,16 @@ def spec_of(name: str, pipeline: Pipeline, log: Log, stages: Plan | None) -> Spe
     )
 
 
-def _totals() -> list[Column]:
-    sums = [sql.sum(name).alias(name) for name in ("messages", "bytes", "duplicates", "parked")]
+def _totals(lanes: int) -> list[Column]:
+    sums = [sql.sum(name).alias(name) for name in SUMS]
     # Sinks with refusals have one lane.
     largest = ("p50_us", "p99_us", "committed_us", "refusals")
-    return [*sums, *(sql.max(name).alias(name) for name in largest)]
+    return [*sums, *(sql.max(name).alias(name) for name in largest), *_latencies(lanes)]
+
+
+def _latencies(lanes: int) -> Iterator[Column]:
+    """Each lane has its own, as text."""
+    for lane in range(lanes):
+        found = sql.col("latencies")
+        own = found if lanes == 1 else sql.when(sql.col("lane") == lane, found)
+        yield sql.max(own).alias(f"latencies_{lane}")

@@ -19,6 +19,7 @@ import orjson
 from tailrace.observe.figure import Recorder
 from tailrace.observe.figures import PipelineFigures, RefusedFigures
 from tailrace.open_batch import OpenBatch, OpenProgress
+from tailrace.pipeline.latencies import Latencies
 from tailrace.pipeline.source.offset import Offset
 
 if TYPE_CHECKING:
@@ -33,7 +34,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def delivered_of(batch: Mapping[str, Any]) -> OpenProgress:
     """What a finished micro-batch has delivered, as `tailrace.pipeline.deliver` observes it."""
     metrics = batch.get("observedMetrics", {}).get("delivered", {})
-    return OpenProgress(**{name: value for name, value in metrics.items() if value is not None})
+    known = {name: value for name, value in metrics.items() if value is not None}
+    lanes = [known.pop(name) for name in list(known) if name.startswith("latencies_")]
+    if lanes:
+        known["latencies"] = sum(map(Latencies.parse, lanes), start=Latencies()).dump()
+    return OpenProgress(**known)
 
 
 class Progress(Recorder[PipelineFigures]):
@@ -101,15 +106,24 @@ class Progress(Recorder[PipelineFigures]):
             self.set(refused=self._refused(delivered.refusals))
         events = delivered.messages - known.messages
         duplicates = delivered.duplicates - known.duplicates
+        failures = delivered.failed - known.failed
         self.add(
             bytes=delivered.bytes - known.bytes,
             duplicates=duplicates,
             parked=delivered.parked - known.parked,
+            failures=failures,
+            attempts=events + failures,
         )
+        self._add_latencies(delivered, known)
         if events:
             self._recent.append((self._clock(), events))
             self.add(events=events)
             self._set_times(delivered)
+
+    def _add_latencies(self, delivered: OpenProgress, known: OpenProgress) -> None:
+        if delivered.latencies != known.latencies:
+            new = Latencies.parse(delivered.latencies) - Latencies.parse(known.latencies)
+            self.add(delivery_latency=new.delivery, internal_latency=new.internal)
 
     def _refused(self, refusals: str) -> tuple[RefusedFigures, ...]:
         return tuple(

@@ -42,7 +42,7 @@ from tailrace.pipeline import pipeline as path
 from tailrace.pipeline.failures import translate_error
 from tailrace.pipeline.progress import Progress
 from tailrace.pipeline.source.offset import Offset
-from tailrace.position import Position
+from tailrace.position import ORIGIN, Position
 from tailrace.replicated import Replicated
 from tailrace.replicated import folder_of as replicated_folder
 
@@ -98,7 +98,7 @@ class Runner:
         """Whether no task of an earlier query can be at work."""
         self.progress = Progress(name, clock=clock)
         self._traces = traces.of(config, name)
-        self._traced = (Position.parse("0/0.0"), 0)
+        self._traced = (ORIGIN, 0)
         """Where the last batch ended, and how many restarts there had been."""
         self.lost: BaseException | None = None
         """Why Spark itself has ended."""
@@ -323,7 +323,7 @@ class Runner:
                 self._trace(batch, end)
         noted = self._open_batches.progress()
         if noted is not None and noted != self._noted:
-            self._noted, self._delivered = noted, True
+            self._delivered, self._noted = self._delivered or noted.beyond(self._noted), noted
             self.progress.add_open(noted)
         if noted is not None and self._clock() >= self._settle_at:
             self._settle_at = self._clock() + _SETTLE_S

@@ -15,7 +15,7 @@ import structlog
 
 from tailrace.errors import TailraceError
 from tailrace.log.term import slot_name
-from tailrace.observe.figures import SlotFigures
+from tailrace.observe.kept import SlotFigures
 from tailrace.postgres.connection import connect
 from tailrace.postgres.publication import read_publication
 from tailrace.postgres.slot import read_slot

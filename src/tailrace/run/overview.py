@@ -16,19 +16,11 @@ from tailrace.errors import StorageError, TailraceError
 from tailrace.log import retention
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
-from tailrace.observe.figures import (
-    CaptureFigures,
-    LogFigures,
-    PinFigures,
-    PipelineFigures,
-    ProcessFigures,
-    SchemaChangeCount,
-    SchemaChangeFigures,
-    SlotFigures,
-    SystemFigures,
-)
+from tailrace.observe.figures import CaptureFigures, PipelineFigures, ProcessFigures, SystemFigures
 from tailrace.observe.health import WatchFigures
+from tailrace.observe.kept import LogFigures, PinFigures, SlotFigures
 from tailrace.observe.replica import FollowingFigures, LeaderFigures
+from tailrace.observe.schema_changes import SchemaChangeCount, SchemaChangeFigures
 from tailrace.parking import parking
 from tailrace.parking.listing import Listing
 from tailrace.position import Position

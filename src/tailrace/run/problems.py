@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from tailrace.observe.figures import PipelineFigures, SystemFigures
 
 _PIN_S = 24 * 3600.0
-_SEEN_DIRECTLY = frozenset({"pipeline", "process", "parked", "quorum", "source", "log"})
+_SEEN_DIRECTLY = frozenset(
+    {"pipeline", "process", "parked", "quorum", "source", "log", "ingested", "filtered"}
+)
 """Checks of the watchdog for what the figures show, too: each problem is named once."""
 
 

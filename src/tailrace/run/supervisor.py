@@ -27,12 +27,14 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from tailrace.errors import TailraceError
 from tailrace.run import status
+from tailrace.run.busy import BusyMeter
 from tailrace.run.child import Child, State, SubprocessLauncher, restart_backoff
 from tailrace.run.loaded import loaded_file
 from tailrace.run.lock import data_folder_lock
@@ -102,6 +104,7 @@ class Supervisor:
         self._stopped_by = ""
         self._reload_requested = False
         self._reported_at = float("-inf")
+        self._busy = BusyMeter()
         self._first_failure: int | None = None
         self._to_stop: list[Child] | None = None
         self._stop_deadline: float | None = None
@@ -192,11 +195,15 @@ class Supervisor:
             return
         self._reported_at = now
         figures = {child.spec.name: child.figures() for child in self.children}
+        self._busy.look({name: each.pid for name, each in figures.items()}, now)
         report = status.RunStatus(
             state=state,
             started_at=self._started_at,
             stopped_by=self._stopped_by,
-            processes=figures,
+            processes={
+                name: replace(each, cpu_s=self._busy.cpu_s(name), busy=self._busy.busy(name))
+                for name, each in figures.items()
+            },
         )
         status.write(self._where, "run", report)
 

@@ -57,6 +57,8 @@ class Receipt:
     message the sink has sent no other of its group (`tailrace.sinks.groups`) if the lane `blocks`,
     unless it promises no order of messages.
     A sink that is `all_or_nothing` has stored nothing: the caller writes again what is left."""
+    failed: int = 0
+    """Attempts that failed, of messages that were sent again. The guard adds `failures`."""
     parked: int = 0
     """Messages that were parked instead of delivered (`tailrace.pipeline.guard`)."""
     upto: Position | None = None

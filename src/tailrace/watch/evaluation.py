@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tailrace.watch.checks.machine import UNREAD_S, machine_checks
+from tailrace.watch.checks.messages import message_checks
 from tailrace.watch.checks.pipelines import pipeline_checks
 from tailrace.watch.checks.processes import process_checks
 from tailrace.watch.checks.source import source_checks
@@ -39,6 +40,7 @@ def evaluate(facts: Facts, motion: Motion, alerts: Alerts) -> dict[Key, Result]:
     results += source_checks(facts, motion, alerts)
     results += process_checks(facts, motion, alerts)
     results += pipeline_checks(facts, motion, alerts)
+    results += message_checks(facts, motion, alerts)
     return {result.key: result for result in results}
 
 
@@ -57,16 +59,18 @@ def causes(key: Key) -> tuple[Key, ...]:
             found = (Key("source"), Key("slot"), *capture)
         case ("progress", ""):
             found = (Key("replication"), Key("quorum"), *capture)
+        case ("ingested", _):
+            found = (Key("progress"), Key("replication"), Key("source"), Key("slot"), *capture)
         case ("heartbeat", ""):
             found = (Key("progress"), Key("replication"), Key("quorum"), *capture)
         # Of a pipeline: what capture lacks does not explain why it does not move in the log.
         case ("pipeline", _):
             found = pipelines
-        case ("progress", _):
+        case ("progress" | "filtered", _):
             found = (Key("pipeline", name), *pipelines)
-        case ("lag", _):
+        case ("lag" | "delivered", _):
             found = (Key("progress", name), Key("pipeline", name), *pipelines)
-        case ("heartbeat", _):
+        case ("heartbeat" | "pending", _):
             found = (Key("lag", name), Key("progress", name), Key("pipeline", name), *pipelines)
     return found
 

@@ -66,6 +66,10 @@ class PipelineFact:
     refused: tuple[str, ...] = ()
     """Destinations that are refused while others are delivered."""
     parked: int | None = None
+    delivered: int | None = None
+    """Messages that the sink has accepted since the process started."""
+    failures: int = 0
+    """Attempts that failed since then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -153,6 +153,8 @@ class FileWatch:
                     for each in (refused if isinstance(refused, list) else ())
                 ),
                 parked=self._sizes.parked.get(name),
+                delivered=_count(figures.get("events")),
+                failures=_count(figures.get("failures")) or 0,
             )
 
     def _checkpoint(self, name: str) -> Path:
@@ -267,6 +269,10 @@ def _time(text: object) -> float | None:
         return datetime.fromisoformat(str(text)).timestamp()
     except ValueError:
         return None
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 def _size(folder: Path) -> int | None:

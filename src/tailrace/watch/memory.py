@@ -8,8 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tailrace.process import descendants
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 _PROC = Path("/proc")
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -18,7 +20,7 @@ _KIB = 1024
 
 def used_bytes(pids: Iterable[int]) -> int | None:
     """The memory of processes and of their descendants; None if the kernel does not say."""
-    found = [_memory(pid) for pid in {each for pid in pids for each in (pid, *_descendants(pid))}]
+    found = [_memory(pid) for pid in {each for pid in pids for each in (pid, *descendants(pid))}]
     known = [each for each in found if each is not None]
     return sum(known) if known else None
 
@@ -31,17 +33,6 @@ def limit_bytes() -> int | None:
     except (OSError, ValueError):
         return total
     return min(limit, total or limit)
-
-
-def _descendants(pid: int, depth: int = 32) -> Iterator[int]:
-    for path in (_PROC / str(pid) / "task").glob("*/children") if depth else ():
-        try:
-            children = [int(each) for each in path.read_text().split()]
-        except OSError:
-            continue
-        for child in children:
-            yield child
-            yield from _descendants(child, depth - 1)
 
 
 def _memory(pid: int) -> int | None:

@@ -67,6 +67,26 @@ class _Crashes:
         return sum(at >= since for at in self._times)
 
 
+class _Failing:
+    """Since when attempts fail and none succeeds, while there is something to deliver."""
+
+    def __init__(self) -> None:
+        self._delivered: int | None = None
+        self._failures = 0
+        self._since: float | None = None
+
+    def note(self, pipeline: PipelineFact, *, behind: bool, now: float) -> None:
+        # Another number of delivered messages, also a lower one of a new process.
+        if not behind or pipeline.delivered != self._delivered:
+            self._delivered, self._failures = pipeline.delivered, pipeline.failures
+            self._since = None
+        elif pipeline.failures > self._failures and self._since is None:
+            self._since = now
+
+    def seconds(self, now: float) -> float:
+        return 0.0 if self._since is None else now - self._since
+
+
 class Motion:
     """Call `note` with the facts of each moment, then ask."""
 
@@ -74,6 +94,7 @@ class Motion:
         self._capture = _Still()
         self._pipelines: dict[str, _Still] = {}
         self._states: dict[str, _Still] = {}
+        self._failing: dict[str, _Failing] = {}
         self._written: dict[str, tuple[Position | None, Mapping[int, Position]]] = {}
         """The position of pipelines, and what was written after it at most."""
         self._failed_at: dict[str, Position | None] = {}
@@ -145,6 +166,8 @@ class Motion:
     def _note_pipeline(self, pipeline: PipelineFact, log: LogFact | None, now: float) -> None:
         name, state = pipeline.name, pipeline.state
         self._states.setdefault(name, _Still()).note(state, now=now)
+        failing = self._failing.setdefault(name, _Failing())
+        failing.note(pipeline, behind=_is_behind(pipeline, log), now=now)
         if state in _FAILING:
             self._failed_at[name] = pipeline.position
         reached = self._furthest(pipeline)
@@ -195,6 +218,11 @@ class Motion:
         """How often a process has ended since then that was not stopped."""
         crashes = self._crashes.get(name)
         return 0 if crashes is None else crashes.count(since)
+
+    def failing_s(self, name: str, now: float) -> float:
+        """Seconds for which attempts of a pipeline have failed, and none has succeeded."""
+        failing = self._failing.get(name)
+        return 0.0 if failing is None else failing.seconds(now)
 
     def lag_s(self, pipeline: PipelineFact, log: LogFact | None, now: float) -> float:
         """Seconds that a pipeline is behind the log.

@@ -17,7 +17,8 @@ from psycopg.conninfo import conninfo_to_dict
 from tailrace import config
 from tailrace.errors import ConfigError, PostgresRefusedError, SlotLostError
 from tailrace.observe.bridge import metrics_line
-from tailrace.observe.figures import CaptureFigures, SlotFigures, SystemFigures
+from tailrace.observe.figures import CaptureFigures, SystemFigures
+from tailrace.observe.kept import SlotFigures
 from tailrace.position import Lsn
 from tailrace.postgres.bootstrap import initialise, log_exists
 from tailrace.postgres.connection import connect

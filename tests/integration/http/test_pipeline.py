@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tailrace.capture.capture import Capture
 from tailrace.parking import parking
 from tailrace.parking.listing import Listing, Totals
 from tailrace.parking.order import Orders
@@ -42,9 +43,12 @@ def data(request: HttpRequest) -> Any:
     return json.loads(request.body)["data"]
 
 
-@pytest.mark.parametrize(
+STAGES = pytest.mark.parametrize(
     "stages", [{}, {"where": "id > 0"}, {"lanes": 3}], ids=["plain", "where", "lanes"]
 )
+
+
+@STAGES
 def test_keys_arrive_in_order(
     database: Database,
     capture: Capturing,
@@ -68,6 +72,42 @@ def test_keys_arrive_in_order(
     assert len({request.id for request in receiver.requests}) == 100
 
 
+@STAGES
+def test_attempts_and_latencies_are_those_of_the_receiver(
+    database: Database,
+    capture: Capturing,
+    deliver: Delivering,
+    receiver: HttpReceiver,
+    stages: dict[str, Any],
+) -> None:
+    """GIVEN a receiver that fails at the first attempt of some changes THEN every request is an
+    attempt, and every change has a latency since its commit and since it came to the log."""
+    database.execute("CREATE TABLE items (id int PRIMARY KEY)")
+    captured = capture(database)
+    delivery = deliver(captured, to=sink(receiver), **stages)
+    known: set[str] = set()
+
+    def answer(request: HttpRequest) -> HttpResponse:
+        failing = data(request)["id"] % 5 == 0 and request.id not in known
+        known.add(request.id)
+        return HttpResponse(status=503 if failing else 200)
+
+    receiver.answer = answer
+    for first in range(1, 61, 20):
+        database.execute(f"INSERT INTO items SELECT generate_series({first}, {first + 19})")
+    capturing = Capture(captured.config, stopping=lambda: False)
+    capturing.run(until=captured.server_end())
+    figures = delivery.run()
+    assert figures.attempts == len(receiver.requests) == 72
+    assert (figures.events, figures.failures) == (60, 12)
+    assert figures.delivery_latency.count == figures.internal_latency.count == 60
+    # A change is committed before it comes to the log.
+    assert 0 < figures.internal_latency.seconds <= figures.delivery_latency.seconds
+    taken = capturing.counts.figures
+    assert taken.ingestion_latency.count == taken.transactions
+    assert taken.received_bytes > taken.bytes
+
+
 def test_a_receiver_that_fails_for_a_while(
     database: Database, capture: Capturing, deliver: Delivering, receiver: HttpReceiver
 ) -> None:
@@ -83,8 +123,11 @@ def test_a_receiver_that_fails_for_a_while(
         assert progress.figures.code == "SINK_UNREACHABLE"
         assert "the receiver answers 503" in progress.figures.message
         refused = len(receiver.requests)
+        # Before its retries are used up. The query ends without a receipt for the last attempts.
+        assert 0 < progress.figures.failures == progress.figures.attempts <= refused
         receiver.answer = lambda _: HttpResponse()
         wait_for(lambda: progress.figures.events == 5, progress.current)
+        assert progress.figures.attempts == progress.figures.failures + 5
     accepted = {data(request)["id"] for request in receiver.requests[refused:]}
     assert accepted == {1, 2, 3, 4, 5}
 

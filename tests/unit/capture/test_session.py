@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from tailrace.capture.arrivals import Arrivals
 from tailrace.capture.flusher import Flusher
 from tailrace.capture.gate import Gate
 from tailrace.capture.load import Load
@@ -157,7 +158,8 @@ class SessionRig:
         self.appender = Appender.create(
             self.disk, self.lease, Layout(), identity=identity, start_lsn=START
         )
-        self.flusher = Flusher(self.appender)
+        arrivals = Arrivals()
+        self.flusher = Flusher(self.appender, arrivals.note)
         pace = pace_type(
             flush_s=flush_s,
             flush_bytes=2000,
@@ -173,6 +175,7 @@ class SessionRig:
             self.counts,
             housekeeping=lambda: None,
             gate=Gate(self.disk),
+            arrivals=arrivals,
         )
         self.stop = threading.Event()
         self.error: BaseException | None = None
@@ -296,6 +299,19 @@ def test_the_last_commit_time_is_counted(rig: SessionRig) -> None:
     assert figures.last_committed_at == PgTime(3000).to_datetime()
     assert (figures.transactions, figures.changes, figures.messages) == (2, 2, 8)
     assert (figures.sessions, figures.connected, figures.acknowledged) == (1, True, Lsn(3005))
+
+
+def test_what_is_received_is_counted_in_bytes(rig: SessionRig) -> None:
+    """GIVEN frames of changes and keepalives THEN all their bytes count, and each transaction has
+    the latency of its own commit."""
+    frames = [*transaction(2000), keepalive(2500), *transaction(3000, b"y" * 500)]
+    rig.server.say(*frames)
+    rig.until(lambda: rig.counts.figures.acknowledged == 3005)
+    rig.end()
+    figures = rig.counts.figures
+    assert figures.received_bytes == sum(map(len, frames))
+    assert figures.bytes < figures.received_bytes
+    assert figures.ingestion_latency.count == figures.transactions == 2
 
 
 def test_a_transaction_that_is_not_whole_has_no_commit_time(rig: SessionRig) -> None:

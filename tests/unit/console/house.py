@@ -16,13 +16,8 @@ from tailrace.access import password
 from tailrace.config import Config
 from tailrace.console.console import Console
 from tailrace.observe.copies import BackfillFigures, SnapshotFigures
-from tailrace.observe.figures import (
-    CaptureFigures,
-    PipelineFigures,
-    ProcessFigures,
-    RefusedFigures,
-    SlotFigures,
-)
+from tailrace.observe.figures import CaptureFigures, PipelineFigures, ProcessFigures, RefusedFigures
+from tailrace.observe.kept import SlotFigures
 from tailrace.observe.replica import FollowerFigures, LeaderFigures
 from tailrace.parking.parking import folder_of
 from tailrace.run import status

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tailrace.console.trends import FILE, Trends
-from tailrace.observe.figures import CaptureFigures, LogFigures, PipelineFigures, SystemFigures
+from tailrace.observe.figures import CaptureFigures, PipelineFigures, SystemFigures
+from tailrace.observe.kept import LogFigures
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,26 +12,23 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tailrace import config
-from tailrace.observe import bridge, creek, figures, health, replica
+from tailrace.observe import bridge, creek, figures, health, kept, replica, schema_changes
 from tailrace.observe.bridge import BridgeFigures
 from tailrace.observe.copies import BackfillFigures, SnapshotFigures
 from tailrace.observe.creek import CreekFigures, CreekReads
 from tailrace.observe.figure import Figures, Recorder, document, figures_of
 from tailrace.observe.figures import (
     CaptureFigures,
-    LogFigures,
-    PinFigures,
     PipelineFigures,
     ProcessFigures,
     RefusedFigures,
-    SchemaChangeCount,
-    SchemaChangeFigures,
-    SlotFigures,
     SystemFigures,
 )
 from tailrace.observe.health import AlertFigures, ChannelFigures, CheckFigures, WatchFigures
+from tailrace.observe.kept import LogFigures, PinFigures, SlotFigures
 from tailrace.observe.metrics import exposition
 from tailrace.observe.replica import FollowerFigures, FollowingFigures, LeaderFigures
+from tailrace.observe.schema_changes import SchemaChangeCount, SchemaChangeFigures
 from tailrace.position import Lsn
 from tailrace.run.document import status_document
 
@@ -42,7 +39,11 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 SYSTEM = SystemFigures(
     version="1.2.3",
     uptime_s=5.0,
-    processes=(ProcessFigures(name="capture", state="streaming", up=True, pid=7, exit_code=1),),
+    processes=(
+        ProcessFigures(
+            name="capture", state="streaming", up=True, pid=7, exit_code=1, cpu_s=1.5, busy=0.25
+        ),
+    ),
     capture=CaptureFigures(connected=True, last_committed_at=NOON, acknowledged=Lsn(0x10)),
     leading=LeaderFigures(
         state="replicating",
@@ -173,6 +174,8 @@ SECTIONS: dict[type[Figures], Any] = {
     SnapshotFigures: lambda body: body["snapshots"][0],
 }
 
+_SUFFIXES = {"counter": "_total", "histogram": "_bucket"}
+
 
 @pytest.fixture(scope="module")
 def samples() -> dict[str, set[tuple[tuple[tuple[str, str], ...], float]]]:
@@ -193,7 +196,7 @@ def body() -> dict[str, Any]:
 def test_every_class_of_figures_is_listed_here() -> None:
     declared = {
         value
-        for module in (figures, bridge, creek, health, replica)
+        for module in (figures, bridge, creek, health, kept, replica, schema_changes)
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, Figures) and not name.startswith("_")
     }
@@ -217,7 +220,7 @@ def test_every_field_is_in_status(kind: type[Figures], body: dict[str, Any]) -> 
 def test_every_metric_is_in_the_exposition(kind: type[Figures], samples: dict[str, Any]) -> None:
     for figure in figures_of(kind).values():
         for metric in figure.metrics:
-            assert metric.name + ("_total" if metric.kind == "counter" else "") in samples
+            assert metric.name + _SUFFIXES.get(metric.kind, "") in samples
 
 
 def test_how_values_become_samples(samples: dict[str, Any]) -> None:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 from tailrace.observe.copies import SnapshotFigures
-from tailrace.observe.figures import (
-    PipelineFigures,
-    SlotFigures,
-    SystemFigures,
-)
+from tailrace.observe.figures import PipelineFigures, SystemFigures
+from tailrace.observe.histogram import BOUNDS_S, Histogram
+from tailrace.observe.kept import SlotFigures
 from tailrace.observe.metrics import exposition, families
 
 
@@ -37,6 +38,28 @@ def test_of_equal_labels_the_last_item_counts() -> None:
 def test_a_family_without_items_is_still_described() -> None:
     names = {family.name for family in families(PipelineFigures, [])}
     assert "tailrace_events" in names
+
+
+def test_a_histogram_has_cumulative_buckets() -> None:
+    """GIVEN latencies of 1 ms, 30 ms and 2 days THEN each bucket counts all up to its bound."""
+    ages_us = np.array([1_000, 30_000, 172_800_000_000])
+    pipeline = PipelineFigures(name="bridge", delivery_latency=Histogram.of(ages_us))
+    [family] = [
+        each for each in families(PipelineFigures, [pipeline])
+        if each.name == "tailrace_delivery_latency_seconds"
+    ]  # fmt: skip
+    found = {
+        (sample.name.removeprefix(family.name), sample.labels.get("le")): sample.value
+        for sample in family.samples
+    }
+    expected = {bound: (ages_us <= bound * 1e6).sum() for bound in BOUNDS_S}
+    assert expected[0.001] == 1
+    assert expected[0.05] == 2
+    assert expected[7200.0] == 2
+    for bound, count in expected.items():
+        assert found["_bucket", str(bound)] == count
+    assert found["_bucket", "+Inf"] == found["_count", None] == 3
+    assert found["_sum", None] == pytest.approx(172_800.031)
 
 
 def test_the_figures_are_read_once_per_scrape() -> None:

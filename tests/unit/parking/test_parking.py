@@ -254,7 +254,8 @@ def test_a_sink_that_stores_nothing_after_a_refusal_gets_the_rest_again(system: 
     guard.begin(system.position)
     guard.write(messages([("a1", "a"), ("b0", "b"), ("b1", "b")], lsn=100))
     guard.write(messages([("b2", "b"), ("a2", "a")], lsn=200))
-    assert guard.flush() == Receipt(messages=3, parked=2)
+    # b1 was sent and refused; b2 was not sent.
+    assert guard.flush() == Receipt(messages=3, parked=2, failed=1)
     assert sink.received == ["a1", "b0", "a2"]
     system.position = end_of(200)
     assert [name for name, _, _ in system.parked()] == ["b1", "b2"]

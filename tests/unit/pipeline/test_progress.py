@@ -7,8 +7,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
+
 from tailrace.observe.figures import RefusedFigures
+from tailrace.observe.histogram import Histogram
 from tailrace.open_batch import OpenProgress
+from tailrace.pipeline.latencies import Latencies
 from tailrace.pipeline.progress import Progress
 from tailrace.position import Position
 
@@ -173,3 +177,53 @@ def test_a_report_that_is_read_after_a_note_of_the_next_batch() -> None:
     progress.add_open(OpenProgress(batch="8@0/90.0", reached="0/B0.0", messages=4))
     progress.add_batch(*batch("0/90.0", opened=8, messages=5))
     assert progress.current().events == 25
+
+
+def latencies(*ages_us: int) -> str:
+    """Of a task that has delivered changes of these ages, each half as long in the log."""
+    ages = np.array(sorted(ages_us), np.int64)
+    return Latencies(Histogram.of(ages), Histogram.of(ages // 2)).dump()
+
+
+def test_attempts_are_successes_and_failures() -> None:
+    progress = Progress("bridge", clock=Clock())
+    progress.add_batch(*batch(messages=10, duplicates=3, failed=4))
+    progress.add_batch(*batch(messages=0, failed=1))
+    figures = progress.current()
+    assert (figures.attempts, figures.events, figures.failures) == (15, 10, 5)
+
+
+def test_histograms_of_lanes_add_up() -> None:
+    """GIVEN a batch of three lanes, one without changes THEN all of the others count."""
+    progress = Progress("bridge", clock=Clock())
+    lanes: dict[str, Any] = {
+        "latencies_0": latencies(2_000, 30_000),
+        "latencies_1": None,
+        "latencies_2": latencies(2_400_000),
+    }
+    progress.add_batch(*batch(messages=3, **lanes))
+    figures = progress.current()
+    assert figures.delivery_latency == Latencies.parse(latencies(2_000, 30_000, 2_400_000)).delivery
+    assert figures.internal_latency.count == 3
+
+
+def test_the_histogram_of_an_open_batch_is_counted_once() -> None:
+    """Over a restart of the query it only grows, as Prometheus expects of a counter."""
+    progress = Progress("bridge", clock=Clock())
+    progress.start_query()
+    noted = OpenProgress(
+        batch="7@0/10.0", reached="0/20.0", messages=1, failed=2, latencies=latencies(1_000)
+    )
+    progress.add_open(noted)
+    progress.add_open(replace(noted, messages=2, failed=3, latencies=latencies(1_000, 2_000)))
+    assert progress.current().delivery_latency.count == 2
+    assert progress.current().attempts == 5
+    progress.add_batch(
+        *batch(opened=7, messages=3, failed=3, latencies_0=latencies(1_000, 2_000, 3_000))
+    )
+    assert progress.current().delivery_latency.count == progress.current().events == 3
+    progress.start_query()
+    progress.add_open(replace(noted, messages=1, failed=0))
+    figures = progress.current()
+    assert (figures.delivery_latency.count, figures.internal_latency.count) == (4, 4)
+    assert (figures.attempts, figures.failures) == (7, 3)

@@ -15,12 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tailrace import __version__, audit, config
 from tailrace.observe.copies import SnapshotFigures
-from tailrace.observe.figures import (
-    CaptureFigures,
-    PipelineFigures,
-    ProcessFigures,
-    SlotFigures,
-)
+from tailrace.observe.figures import CaptureFigures, PipelineFigures, ProcessFigures
+from tailrace.observe.kept import SlotFigures
 from tailrace.position import Lsn
 from tailrace.run import status
 from tailrace.run.endpoints import Endpoints

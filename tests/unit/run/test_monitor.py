@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tailrace.observe.figures import SlotFigures
+from tailrace.observe.kept import SlotFigures
 from tailrace.position import Lsn
 from tailrace.postgres.slot import SlotState
 from tailrace.run.monitor import slot_figures

@@ -16,10 +16,10 @@ from tailrace.observe.figures import (
     PipelineFigures,
     ProcessFigures,
     RefusedFigures,
-    SlotFigures,
     SystemFigures,
 )
 from tailrace.observe.health import CheckFigures, WatchFigures
+from tailrace.observe.kept import SlotFigures
 from tailrace.run import status
 from tailrace.run.document import unready
 from tailrace.run.overview import Overview

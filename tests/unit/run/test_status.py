@@ -9,9 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from tailrace.observe.figures import CaptureFigures, PipelineFigures, ProcessFigures
+from tailrace.observe.histogram import Histogram
 from tailrace.position import Lsn
 from tailrace.run import status
 from tailrace.run.status import PipelinesStatus, RunStatus
@@ -48,6 +50,9 @@ def test_a_written_status_is_read(tmp_path: Path) -> None:
     [
         RunStatus(state="running", started_at=1.5, processes={"capture": ProcessFigures(pid=7)}),
         PipelinesStatus(state="running", pipelines={"a": PipelineFigures(name="a", events=2)}),
+        PipelinesStatus(
+            pipelines={"a": PipelineFigures(delivery_latency=Histogram.of(np.array([5, 10**7])))}
+        ),
         PipelinesStatus(),
     ],
 )
@@ -160,3 +165,16 @@ def test_a_file_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     """GIVEN a file that the system does not let a reader have THEN it is as if it were missing."""
     (tmp_path / "capture.json").mkdir()
     assert read(tmp_path) is None
+
+
+def test_a_histogram_of_another_release_is_missing(tmp_path: Path) -> None:
+    """GIVEN other buckets THEN the rest of the figures is read, and /metrics has what it knows."""
+    written = CaptureFigures(messages=3, ingestion_latency=Histogram.of(np.array([5])))
+    status.write(tmp_path, "capture", written)
+    file = tmp_path / "capture.json"
+    content = json.loads(file.read_bytes())
+    content["ingestion_latency"]["counts"] += [1]
+    file.write_text(json.dumps(content))
+    report = read(tmp_path)
+    assert report is not None
+    assert (report.status.messages, report.status.ingestion_latency) == (3, Histogram())

@@ -24,7 +24,7 @@ from tailrace.watch.result import Key, Result
 END = Position(Lsn(1000), 0)
 CAPTURE = Report(pid=2, age_s=1, alive=True, state="streaming", content={"bytes": 5})
 SPARK = Report(pid=3, age_s=1, alive=True, state="running")
-PIPELINE = PipelineFact(name="orders", state="running", position=END, parked=0)
+PIPELINE = PipelineFact(name="orders", state="running", position=END, parked=0, delivered=5)
 LOG = LogFact(end=END, end_lsn=Lsn(1010), committed_at=100.0)
 FILES = FileFacts(
     run=Report(pid=1, age_s=1, alive=True, state="running"),

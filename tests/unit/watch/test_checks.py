@@ -44,7 +44,7 @@ def test_everything_is_healthy() -> None:
     facts = source(beats=(Beat(lsn=Lsn(990), at=990.0),))
     states = {str(key): str(result.state) for key, result in results(facts).items()}
     assert set(states.values()) == {"healthy"}
-    assert len(states) == 22
+    assert len(states) == 26
 
 
 def test_before_the_first_answer_nothing_is_wrong() -> None:
@@ -412,4 +412,4 @@ def test_the_guide_lists_every_check() -> None:
     names = set(re.findall(rf'\b(?:{kinds})\(\s*"([a-z_]+)"', code))
     guide = (root / "docs/guides/alerts.md").read_text().partition("## The checks")[2]
     assert set(re.findall(r"^\| `([a-z_]+)`", guide, re.MULTILINE)) == names
-    assert len(names) == 21
+    assert len(names) == 25

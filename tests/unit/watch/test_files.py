@@ -15,6 +15,7 @@ from tailrace.config import Config
 from tailrace.log.format import mark
 from tailrace.log.store import LocalStore
 from tailrace.position import Lsn, Position
+from tailrace.process import descendants
 from tailrace.watch import memory
 from tailrace.watch.files import FileWatch
 from tests.waiting import wait_for
@@ -143,7 +144,7 @@ def test_memory_counts_descendants() -> None:
     """GIVEN a process with a child THEN its memory includes the child's."""
     code = "import subprocess, sys; subprocess.run(['cat'], stdin=sys.stdin)"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as running:
-        wait_for(lambda: len(list(memory._descendants(running.pid))) == 1, "its child to run")
+        wait_for(lambda: len(list(descendants(running.pid))) == 1, "its child to run")
         wait_for(lambda: (memory.used_bytes([running.pid]) or 0) > 1 << 20)
         running.communicate(b"")
     assert memory.used_bytes([running.pid]) is None

@@ -26,7 +26,7 @@ from tailrace.change import Op
 from tailrace.cli.demo.tally import Tally
 from tailrace.cli.demo.webhooks import Webhooks
 from tailrace.errors import ProcessError
-from tailrace.observe.figures import SlotFigures
+from tailrace.observe.kept import SlotFigures
 from tailrace.postgres.bootstrap import initialise
 from tailrace.postgres.connection import connect
 from tailrace.postgres.names import TableName

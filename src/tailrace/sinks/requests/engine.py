@@ -115,7 +115,7 @@ class Requests:
         self._pause = Pause(max_elapsed_s=retry.max_elapsed_s, clock=clock, chance=chance)
         self._undecided = 0
         self._most_undecided = max(_UNDECIDED_ROWS, 2 * limits.concurrency * limits.rows)
-        self._messages = self._bytes = self._accepted = 0
+        self._messages = self._bytes = self._accepted = self._failed = 0
 
     @property
     def idle(self) -> bool:
@@ -144,9 +144,10 @@ class Requests:
             self._await_answer(deadline_s)
         failures = self._unaccepted.report()
         receipt = Receipt(
-            messages=self._messages, bytes=self._bytes, failures=failures, upto=self._decided_upto()
-        )
-        self._messages = self._bytes = 0
+            messages=self._messages, bytes=self._bytes, failures=failures, failed=self._failed,
+            upto=self._decided_upto(),
+        )  # fmt: skip
+        self._messages = self._bytes = self._failed = 0
         if not self._undecided:
             self._order, self._unaccepted = Order(), Unaccepted()
         return receipt
@@ -270,6 +271,7 @@ class Requests:
         outcomes = [answer[row] for row in sorted(answer)]
         request.keep(rows)
         if all(each.verdict is Verdict.REFUSED for each in outcomes) and _together(outcomes):
+            self._failed += len(outcomes)
             request.divide()
             self._start(request)
             return
@@ -297,9 +299,11 @@ class Requests:
         outcomes = [outcomes[row] for row in np.flatnonzero(again).tolist()]
         until_s = self._next_attempt_s(request, outcomes)
         if until_s is not None:
+            self._failed += sum(each.verdict is Verdict.RETRY for each in outcomes)
             self._delay(request, until_s)
         elif _together(outcomes) and self._doubts.has(request.rows):
             # One of them is enough for all to fail.
+            self._failed += len(outcomes)
             request.divide()
             self._start(request)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace import config
-from tailrace.observe.figures import SlotFigures
+from tailrace.observe.kept import SlotFigures
 from tailrace.observe.metrics import exposition
 from tailrace.run.document import status_document
 from tailrace.run.overview import Overview

@@ -207,6 +207,9 @@ def test_a_message_is_sent_as_often_as_allowed(engine: Callable[..., Requests]) 
     assert [outcome.attempts for _, outcome in receipt.failures] == [4, 0]
     assert sorted(sent) == [0, 1, 1, 1, 1, 2, 4]
     assert sent[-1] == 1
+    # The last attempt is the failure of the receipt.
+    assert (receipt.messages, receipt.failed) == (3, 3)
+    assert requests.flush().failed == 0
 
 
 def test_a_message_that_is_accepted_at_last_precedes_the_next_of_its_key(
@@ -220,7 +223,8 @@ def test_a_message_that_is_accepted_at_last_precedes_the_next_of_its_key(
 
     requests = engine(send)
     requests.take(batch_of(b"a", b"b", b"b", b"c"))
-    assert requests.flush().messages == 4
+    receipt = requests.flush()
+    assert (receipt.messages, receipt.failed) == (4, 2)
     assert [each for each in sent if each in {1, 2}] == [1, 1, 1, 2]
 
 
@@ -245,7 +249,9 @@ def test_a_message_that_is_accepted_during_a_pause_does_not_end_it_early() -> No
 
     requests = Requests(send, Limits(concurrency=2), SOON, chance=chance)
     requests.take(batch_of(b"a", b"b"))
-    assert requests.flush().messages == 2
+    receipt = requests.flush()
+    # A request that is throttled is no attempt.
+    assert (receipt.messages, receipt.failed) == (2, 0)
     requests.close()
 
 
@@ -314,6 +320,7 @@ def test_any_messages_keep_their_order(
     former = {row: old for row, (_, old) in enumerate(changes) if old is not None}
     batch = batch_of(*[key for key, _ in changes], former=former)
     accepted: list[int] = []
+    attempted: list[int] = []
     rng = random.Random(seed)
     running: set[int] = set()
     lock = threading.Lock()
@@ -334,6 +341,7 @@ def test_any_messages_keep_their_order(
         time.sleep(rng.choice([0, 0, 0.001]))
         with lock:
             running.difference_update(own)
+            attempted.extend(own)
             accepted.extend([] if fails else own)
         return dict.fromkeys(range(len(own)), FAILED) if fails else {}
 
@@ -345,6 +353,8 @@ def test_any_messages_keep_their_order(
         requests.close()
     failures = {numbers(message)[0]: outcome for message, outcome in receipt.failures}
     assert receipt.messages + len(failures) == len(changes)
+    refused = sum(outcome == FAILED for outcome in failures.values())
+    assert receipt.messages + receipt.failed + refused == len(attempted)
     order = {number: at for at, number in enumerate(accepted)}
     assert len(order) == len(accepted) == receipt.messages
     for later in range(len(changes)):
