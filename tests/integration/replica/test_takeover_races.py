@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tailrace import config
 from tailrace.capture.capture import Capture
 from tailrace.capture.replication import Replication
 from tailrace.errors import (
+    GapError,
     PostgresRefusedError,
     SlotBusyError,
     TailraceError,
@@ -106,6 +108,24 @@ def test_a_candidate_that_was_too_slow_drops_what_it_created(
         take_over(leader.config, leader.store)
     assert cluster.slots() == [cluster.slot, cluster.slot_of(2)]
     assert leader.term == 0
+
+
+def test_a_candidate_that_was_left_behind_meanwhile_does_not_win(
+    pair: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN mode sync, and a candidate whose log has every change and ends in term 0 WHEN the
+    leader of term 1 drops the slot of term 0 after the candidate has listed it THEN the candidate
+    drops its copy: a quorum has entries of term 1, which its followers would remove."""
+    _, other = pair
+    cluster, database = other.cluster, other.cluster.database
+    copy, drop = "SELECT pg_copy_logical_replication_slot(%s, %s)", "pg_drop_replication_slot(%s)"
+    database.query(copy, cluster.slot, cluster.slot_of(1))
+    _before_copy(monkeypatch, lambda: database.query(f"SELECT {drop}", cluster.slot))
+    sync = {"followers": ["127.0.0.1:1"], "mode": "sync"}
+    with pytest.raises(GapError, match=f"the oldest slot is {cluster.slot_of(1)}"):
+        take_over(config.load(other.config_file, {"replication": sync}), other.store)
+    assert cluster.slots() == [cluster.slot_of(1)]
+    assert other.term == 0
 
 
 def test_a_candidate_that_is_overtaken_at_the_end_says_so(
