@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ from tailrace.replica import begin, frames, greeting
 from tailrace.replica.fetches import Fetches
 from tailrace.replica.frames import (
     Data,
-    Fault,
     Heartbeat,
     Hello,
     Marked,
@@ -83,7 +81,7 @@ class Copying:
             self._counts.set(state="catching-up", reason="", connected=True)
             self._send(outgoing, stopping)
         except TailraceError as error:
-            report(self._connection, error)
+            self._connection.report(error)
             raise
         finally:
             self._transfer.close()
@@ -95,6 +93,7 @@ class Copying:
         connection.say(Type.HELLO, Hello(node=node, nonce=own))
         hello = Hello.decode(connection.expect(Type.HELLO))
         greeting.check_proof(settings, "follower", own, hello.nonce, hello.proof)
+        connection.trust()
         self._counts.set(node=hello.node)
         log_id = Segments(self._store).id
         proof = greeting.proof(settings, "leader", own, hello.nonce)
@@ -193,10 +192,3 @@ class Copying:
             raise ReplicaUnreachableError(
                 f"{self._connection.peer} was silent for {self._settings.timeout_s:g} s"
             )
-
-
-def report(connection: Connection, error: TailraceError) -> None:
-    """Tell the other side why the connection ends, if it still listens."""
-    with contextlib.suppress(TailraceError):
-        fault = Fault(code=error.code, message=str(error), hint=error.hint)
-        connection.say(Type.ERROR, fault)

@@ -39,7 +39,7 @@ def check_proof(
 ) -> None:
     """Refuse a peer that does not know the key, or that knows one where there is none."""
     expected = proof(settings, role, leader_nonce, follower_nonce)
-    if not hmac.compare_digest(expected, given):
+    if not hmac.compare_digest(expected.encode(), given.encode()):
         raise ReplicaRefusedError(
             f"the {role} does not know the shared key",
             hint="Set replication.key to the same secret on both machines.",

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 
 _TICK_S = 0.2
 _PIN_EVERY_S = 10.0
+_NO_KEY_HINT = (
+    "Followers of version 1 cannot prove that they know replication.key, so they are not served. "
+    "Set replication.tls for them."
+)
 
 
 class Sender:
@@ -124,7 +128,8 @@ class Sender:
 
     def _answer(self, connection: Connection) -> seed.Answer:
         """The follower's answer. Without a yes, the next connection offers the other version."""
-        other = seed.VERSION if self._version == frames.VERSION else frames.VERSION
+        falls_back = self._version == frames.VERSION and may_fall_back(self._settings)
+        other = seed.VERSION if falls_back else frames.VERSION
         try:
             answer = connection.receive_answer()
         except ReplicaUnreachableError:
@@ -133,7 +138,8 @@ class Sender:
         if not answer.accepted:
             self._version = other
             raise ReplicaRefusedError(
-                f"{self._address} refuses: {answer.message or 'without a reason'}"
+                f"{self._address} refuses: {answer.message or 'without a reason'}",
+                hint="" if may_fall_back(self._settings) else _NO_KEY_HINT,
             )
         return answer
 
@@ -170,6 +176,11 @@ class Sender:
             "replica.given_up", lag_bytes=lag.bytes, lag_s=lag.seconds,
             fix="It starts over when it comes back, if the log has moved on by then.",
         )  # fmt: skip
+
+
+def may_fall_back(settings: Replication) -> bool:
+    """Whether version 1 may be offered, in which no side can prove that it knows a shared key."""
+    return settings.tls is not None or not settings.key.get_secret_value()
 
 
 def pin_of(address: str) -> str:

@@ -216,7 +216,7 @@ def test_a_lower_epoch_is_refused(source: Source, copy: Copies, lead: Leads) -> 
     wait_for(lambda: deposed.error is not None)
     assert isinstance(deposed.error, LogFencedError)
     assert deposed.leader.figures().state == "FENCED"
-    assert follower.state == "FENCED"
+    wait_for(lambda: follower.state == "FENCED")
 
 
 def test_a_log_with_more_than_the_leader_is_not_cut(

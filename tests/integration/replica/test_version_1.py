@@ -139,3 +139,14 @@ def test_such_a_follower_is_no_part_of_a_quorum(
     assert (figures.quorum_lsn, figures.in_quorum) == (None, False)
     # 1: synchronous
     assert follower.handshakes[-1][2] == 1
+
+
+def test_a_shared_key_is_not_bypassed(source: Source, lead: Leads, follower: SeedFollower) -> None:
+    """GIVEN a key, which version 1 cannot prove THEN version 1 is never offered."""
+    source.append(5)
+    leader = lead(follower, key="a secret of enough letters")
+    wait_for(lambda: len(follower.handshakes) > 3)
+    assert {version for version, _, _ in follower.handshakes} == {2}
+    assert follower.records == []
+    [figures] = leader.leader.figures().followers
+    assert figures.state == "REPLICA_REFUSED"
