@@ -23,7 +23,7 @@ from tailrace.errors import (
     StorageError,
     TailraceError,
 )
-from tailrace.log import acknowledged, lease
+from tailrace.log import acknowledged, lease, retention
 from tailrace.observe.figure import Recorder
 from tailrace.observe.replica import FollowingFigures
 from tailrace.position import Lsn
@@ -46,7 +46,7 @@ from tailrace.replica.received import Received
 from tailrace.replica.scrub import Scrub
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from tailrace.config.replication import Replication
@@ -63,6 +63,7 @@ class Follower:
     """Serves one leader after another until `stopping` is true.
 
     `data` is the folder for the leader's small state; without it, only the log is copied.
+    `pipelines` are those that run where the leader is.
     """
 
     def __init__(
@@ -71,11 +72,13 @@ class Follower:
         settings: Replication,
         *,
         data: Path | None = None,
+        pipelines: Collection[str] = (),
         stopping: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._data = data
+        self._pipelines = pipelines
         self._settings = settings
         self._stopping = stopping
         self._clock = clock
@@ -89,7 +92,10 @@ class Follower:
     def run(self, address: tuple[str, int]) -> None:
         """Hold the log's lock and serve."""
         with lease.locked(self._store), listen(address) as listener:
-            lease.follow(self._store)
+            if not lease.follows(self._store):
+                # It has led. First the pins: what ends in between begins with them again.
+                retention.forget_led(self._store, self._pipelines)
+                lease.follow(self._store)
             acknowledged.prepare(self._store, 0)
             self._copy.open()
             self._note_state("waiting")
