@@ -29,6 +29,11 @@ class Quorum:
         self._lock = threading.Lock()
         self.mark = acknowledged.read(store, needed) if needed else None
         """What a quorum has; None if there was never one, or none is needed."""
+        if hides and self.mark is not None:
+            # After a power cut the file of the readers may be older than the one of the quorum.
+            visible = marks.read(store, marks.VISIBLE)
+            if visible is None or visible.place < self.mark.place:
+                marks.write(store, self.mark, name=marks.VISIBLE, durably=True)
 
     def note(self, follower: str, mark: Mark) -> None:
         """A follower has fsynced up to a mark."""
