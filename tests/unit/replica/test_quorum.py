@@ -27,7 +27,7 @@ def mark_of(made: TestLog) -> Mark:
 
 def hidden_log() -> tuple[TestLog, Mark, Mark]:
     """A log whose mark for readers is older than what was delivered, as after a power cut."""
-    made = TestLog()
+    made = TestLog(log_id="log-1")
     made.append(transaction(0))
     early = mark_of(made)
     made.append(transaction(9))
