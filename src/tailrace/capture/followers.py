@@ -27,7 +27,7 @@ def open_gate(config: Config, store: Store, end: Mark, sql: Connection, *, term:
     replication = config.replication
     if not replication.hides:
         store.remove(marks.VISIBLE)
-    elif marks.peek(store, marks.VISIBLE) is None:
+    elif marks.read(store, marks.VISIBLE) is None:
         marks.write(store, end, name=marks.VISIBLE, durably=True)
     acknowledged.prepare(store, replication.waits_for)
     old = old_slots(sql, config.source.slot, term)

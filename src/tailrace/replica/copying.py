@@ -119,14 +119,14 @@ class Copying:
     def _send(self, outgoing: Outgoing, stopping: Callable[[], bool]) -> None:
         sent: Mark | None = None
         while not stopping():
-            end, seen = self._end(), marks.peek(self._store, marks.VISIBLE)
+            end, seen = self._end(), marks.read(self._store, marks.VISIBLE)
             moved = True
             if sent is None or end.place > sent.place:
                 self._send_upto(outgoing, end, stopping)
                 if not self._settings.waits_for:
                     time.sleep(_GATHER_S)
                 sent = end
-            elif seen is not None and seen != self._visible:
+            elif seen != self._visible:
                 self._mark(end)
             else:
                 moved = False
@@ -165,7 +165,8 @@ class Copying:
             self._oldest_at = now
             self._oldest = Segments(self._store).segments()[0].sequence
             self._fetches.forget_before(self._oldest)
-        self._visible = marks.peek(self._store, marks.VISIBLE)
+        # A torn record, read as if there were none, would show readers everything.
+        self._visible = marks.read(self._store, marks.VISIBLE)
         marked = Marked(oldest=self._oldest, mark=mark, visible=self._visible)
         self._connection.send(Type.MARK, marked.encode())
 

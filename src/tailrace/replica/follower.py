@@ -27,7 +27,7 @@ from tailrace.log import acknowledged, lease, retention
 from tailrace.observe.figure import Recorder
 from tailrace.observe.replica import FollowingFigures
 from tailrace.position import Lsn
-from tailrace.replica import begin, frames
+from tailrace.replica import begin, frames, kept
 from tailrace.replica.arrivals import Arrivals
 from tailrace.replica.connection import Connection, listen
 from tailrace.replica.copy import Copy
@@ -192,7 +192,8 @@ class Follower:
             self._note_state(state, reason)
 
     def _note_state(self, state: str, reason: str = "") -> None:
-        self.counts.set(state=state, reason=reason)
+        cut_bytes = kept.bytes_kept(self._store)
+        self.counts.set(state=state, reason=reason, cut_bytes=cut_bytes)
         _note_mark(self.counts, self._copy)
 
 

@@ -81,3 +81,32 @@ def test_a_timeline_that_began_before_the_end_of_the_log(tmp_path: Path) -> None
     Quorum(store, 1, hides=False).note("a", mark(100, end_lsn=900))
     later = replace(mark(10, sequence=2), end_lsn=Lsn(700))
     assert Gate(store, 1).limit(later) == 700
+
+
+def test_a_file_that_was_replaced_is_noticed(tmp_path: Path) -> None:
+    """GIVEN a file that was replaced, of which the kernel tells nothing THEN the gate opens all the
+    same, about a second later."""
+    store, now = LocalStore(tmp_path), [0.0]
+    acknowledged.prepare(store, 1)
+    gate = Gate(store, 1, clock=lambda: now[0])
+    store.write_atomic("quorum-1", mark(60).encode())
+    gate.refresh()
+    now[0] += 2
+    assert reached(gate, 60)
+
+
+def test_both_processes_may_create_the_file(tmp_path: Path) -> None:
+    """GIVEN a quorum before capture has prepared its file THEN capture keeps it; and a later mark
+    is in the same file, which capture watches."""
+    store = LocalStore(tmp_path)
+    quorum = Quorum(store, 1, hides=False)
+    quorum.note("a", mark(60))
+    acknowledged.prepare(store, 1)
+    assert acknowledged.read(store, 1) == mark(60)
+    gate = Gate(store, 1, clock=lambda: 0.0)
+    store.remove("quorum-1")
+    acknowledged.prepare(store, 1)
+    watched = Gate(store, 1, clock=lambda: 0.0)
+    quorum.note("a", mark(100))
+    wait_for(lambda: reached(watched, 100))
+    assert gate.limit(mark(100)) == 60
