@@ -1,8 +1,8 @@
 """What a quorum of followers has fsynced, as the leader's process tells capture.
 
-The file `quorum-N` holds a mark like `durable`, or nothing before the first quorum. The process that
-comes first creates it. It is overwritten in place and never replaced, so that a watch of the kernel
-wakes capture.
+The file `quorum-N` holds a mark like `durable`, or nothing before the first quorum. The process
+that comes first creates it. It is overwritten in place and never replaced, so that a watch of the
+kernel wakes capture.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ class Arrival:
 class Arrivals:
     """Accepts connections while it is open.
 
-    `end` is where this copy ends, `admit` raises if a leader may not be followed. Handshake threads
-    call both.
+    `id` names this copy, `end` is where it ends, and `admit` raises if a leader may not be
+    followed. Handshake threads call the last two.
     """
 
     def __init__(
@@ -54,11 +54,13 @@ class Arrivals:
         listener: socket.socket,
         settings: Replication,
         *,
+        id: str,  # noqa: A002 - as in the frame
         end: Callable[[], Lsn],
         admit: Callable[[Proof], object],
     ) -> None:
         self._listener = listener
         self._settings = settings
+        self._id = id
         self._end = end
         self._admit = admit
         self._free = threading.Semaphore(_MAX_HANDSHAKES)
@@ -156,7 +158,8 @@ class Arrivals:
         own, settings = greeting.nonce(), self._settings
         own_proof = greeting.proof(settings, "follower", hello.nonce, own)
         node = greeting.node_name(settings)
-        connection.say(Type.HELLO, Hello(node=node, nonce=own, proof=own_proof))
+        answer = Hello(node=node, nonce=own, proof=own_proof, id=self._id)
+        connection.say(Type.HELLO, answer)
         proof = Proof.decode(connection.expect(Type.PROOF))
         greeting.check_proof(settings, "leader", hello.nonce, own, proof.proof)
         connection.trust()

@@ -30,13 +30,14 @@ from tailrace.replica import frames, seed
 from tailrace.replica.frames import Header, Message, Type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tailrace.config.replication import Replication, ReplicationTls
 
 _OF_BOTH = frozenset(
     {DivergedError, LogFencedError, MalformedError, ReplicaRefusedError, ReplicaUnreachableError}
 )
+_TLS_PART_BYTES = 1 << 16
 _SMALL_BYTES = 1 << 14
 """Frames up to this size are cheaper to copy than to send in parts."""
 
@@ -50,6 +51,7 @@ class Connection:
         self._timeout_s = timeout_s
         self._deadline: float | None = time.monotonic() + timeout_s
         self._trusted = False
+        self._received_part: Callable[[], None] = lambda: None
         self._header = bytearray(frames.HEADER.size)
         self.sent_bytes = 0
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -88,10 +90,18 @@ class Connection:
         self._socket.settimeout(timeout_s)
 
     def send_bytes(self, data: frames.Buffer) -> None:
-        """Send all of it."""
+        """Send all of it. The time limit is for each part: a slow line is no silence."""
+        view = memoryview(data)
         with self._translated():
-            self._socket.sendall(data)
+            while view:
+                # OpenSSL returns only when it has sent all of what it was given.
+                part = view[:_TLS_PART_BYTES] if isinstance(self._socket, ssl.SSLSocket) else view
+                view = view[self._socket.send(part) :]
         self.sent_bytes += len(data)
+
+    def while_receiving(self, call: Callable[[], None]) -> None:
+        """Call something after each part of a frame that arrives in parts."""
+        self._received_part = call
 
     def receive_bytes(self, size: int) -> bytes:
         """Exactly so many bytes."""
@@ -109,6 +119,8 @@ class Connection:
                 if not count:
                     raise ReplicaUnreachableError(f"{self.peer} closed the connection")
                 view = view[count:]
+                if view:
+                    self._received_part()
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:

@@ -44,7 +44,10 @@ _GATHER_S = 0.01
 
 
 class Copying:
-    """Brings a follower up to date and keeps it so. `held` is called with what it has fsynced."""
+    """Brings a follower up to date and keeps it so.
+
+    `held` is called with the follower's id and what it has fsynced.
+    """
 
     def __init__(
         self,
@@ -53,14 +56,15 @@ class Copying:
         settings: Replication,
         counts: Recorder[FollowerFigures],
         *,
-        held: Callable[[Mark | None], None],
+        held: Callable[[str, Mark | None], None],
         states: States | None = None,
     ) -> None:
         self._store = store
         self._connection = connection
         self._settings = settings
         self._counts = counts
-        self._held = held
+        self._note_held = held
+        self._id = ""
         self._compress = settings.compression == "zstd"
         self._watch = store.watch(marks.NAME)
         self._watch.also(connection.socket.fileno())
@@ -95,6 +99,7 @@ class Copying:
         greeting.check_proof(settings, "follower", own, hello.nonce, hello.proof)
         connection.trust()
         self._counts.set(node=hello.node)
+        self._id = hello.id
         log_id = Segments(self._store).id
         proof = greeting.proof(settings, "leader", own, hello.nonce)
         epoch = lease.last_epoch(self._store)
@@ -112,6 +117,9 @@ class Copying:
                 self._held(state.end())
                 return Outgoing(self._store, order.sequence, order.offset)
         raise MalformedError(f"{connection.peer} does not do what it is asked to")
+
+    def _held(self, mark: Mark | None) -> None:
+        self._note_held(self._id, mark)
 
     def _end(self) -> Mark:
         return Segments(self._store).durable_end()

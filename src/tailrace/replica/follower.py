@@ -27,7 +27,7 @@ from tailrace.log import acknowledged, lease, retention
 from tailrace.observe.figure import Recorder
 from tailrace.observe.replica import FollowingFigures
 from tailrace.position import Lsn
-from tailrace.replica import begin, frames, kept
+from tailrace.replica import begin, frames, greeting, kept
 from tailrace.replica.arrivals import Arrivals
 from tailrace.replica.connection import Connection, listen
 from tailrace.replica.copy import Copy
@@ -102,8 +102,9 @@ class Follower:
             host, port = listener.getsockname()[:2]
             self._events.info("replica.listening", address=f"{host}:{port}", end=self._end())
             arrivals = Arrivals(
-                listener, self._settings, end=self._end_lsn, admit=partial(check_leader, self._copy)
-            )
+                listener, self._settings, id=greeting.follower_id(self._store),
+                end=self._end_lsn, admit=partial(check_leader, self._copy),
+            )  # fmt: skip
             try:
                 with arrivals:
                     self._serve(arrivals)
@@ -156,6 +157,7 @@ class Follower:
             session.open(arrival)
             self._events.info("replica.following", leader=connection.peer, end=self._end())
             self._scrub.begin()
+            connection.while_receiving(partial(self._note_received, session))
             while not self._stopping():
                 if arrivals.waiting:
                     self._events.info("replica.leader_replaced", leader=connection.peer)
@@ -165,8 +167,7 @@ class Follower:
                 if not connection.waiting(self._scrub.wait_s(self._clock(), _TICK_S)):
                     session.check_alive(self._clock())
                     continue
-                self.received_at = self._clock()
-                session.received_at = self.received_at
+                self._note_received(session)
                 session.take()
         except TailraceError as error:
             connection.report(error)
@@ -176,6 +177,11 @@ class Follower:
             self.counts.set(connected=False)
             if received is not None:
                 received.discard()
+
+    def _note_received(self, session: _Session) -> None:
+        """On a slow line a frame takes long: the leader has to hear something meanwhile."""
+        self.received_at = session.received_at = self._clock()
+        session.acknowledge_if_due()
 
     def _end_lsn(self) -> Lsn:
         mark = self._copy.mark
@@ -290,8 +296,11 @@ class _Session:
             hurry = self._unsynced >= _SYNC_BYTES or kind is Type.PIECE
             if hurry or not self._connection.waiting():
                 self._publish(self._marked)
+        self.acknowledge_if_due()
+
+    def acknowledge_if_due(self) -> None:
+        """A heartbeat, which asks for an acknowledgement, may wait behind data."""
         if self.received_at - self._acknowledged_at >= self._settings.timeout_s / 4:
-            # On a slow line a heartbeat waits behind data: the leader has to hear something.
             self._acknowledge()
 
     def _take_state(self, kind: Type, payload: frames.Buffer) -> None:

@@ -186,10 +186,12 @@ class Hello(Message):
     node: str = ""
     nonce: str = ""
     proof: str = ""
+    id: str = ""
+    """Of the follower's copy: it counts once for a quorum."""
 
     def check(self) -> None:
-        """Nonce and proof are hexadecimal digits."""
-        _check_digits(self.nonce, self.proof)
+        """Nonce, proof and id are hexadecimal digits."""
+        _check_digits(self.nonce, self.proof, self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,9 +117,9 @@ class Sender:
             self.counts.set(version=self._version)
             self._events.info("replica.connected", version=self._version)
             if self._version == seed.VERSION:
-                EntryStream(self._store, connection, self._settings, self.counts).send(
-                    answer.end_lsn, self._stopping
-                )
+                EntryStream(
+                    self._store, connection, self._settings, self.counts, held=self._keep_from
+                ).send(answer.end_lsn, self._stopping)
             else:
                 Copying(
                     self._store, connection, self._settings, self.counts,
@@ -143,14 +143,18 @@ class Sender:
             )
         return answer
 
-    def _hold(self, mark: Mark | None) -> None:
-        """The follower has fsynced up to a mark; None: it starts over."""
+    def _hold(self, follower: str, mark: Mark | None) -> None:
+        """The follower with this id has fsynced up to a mark; None: it starts over."""
         self._lag.held = mark
         if mark is None:
-            self._quorum.forget(self._address)
+            self._quorum.forget(self._address, follower=follower)
         else:
-            self._quorum.note(self._address, mark)
+            self._quorum.note(self._address, mark, follower=follower)
             self.counts.set(acknowledged=mark.end_lsn)
+
+    def _keep_from(self, mark: Mark) -> None:
+        """A follower of version 1 has received up to a mark. It may not be durable there."""
+        self._lag.held = mark
 
     def keep_log(self) -> None:
         """Keep what the follower lacks, or give it up if that is too much."""

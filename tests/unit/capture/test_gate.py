@@ -110,3 +110,21 @@ def test_both_processes_may_create_the_file(tmp_path: Path) -> None:
     quorum.note("a", mark(100))
     wait_for(lambda: reached(watched, 100))
     assert gate.limit(mark(100)) == 60
+
+
+def test_a_follower_with_two_addresses_counts_once(tmp_path: Path) -> None:
+    """GIVEN a quorum of two WHEN one copy has two addresses THEN it is one; also if it starts over,
+    or another machine takes its address."""
+    quorum = Quorum(LocalStore(tmp_path), 2, hides=False)
+    for address in ("db2:1", "db2.example.org:1"):
+        quorum.note(address, mark(50), follower="a")
+    assert quorum.mark is None
+    quorum.note("db3:1", mark(40), follower="b")
+    assert quorum.mark == mark(40)
+    quorum.forget("db2:1", follower="a")
+    quorum.note("db3:1", mark(90), follower="b")
+    assert quorum.mark == mark(40)
+    quorum.note("db3:1", mark(95), follower="c")
+    assert quorum.mark == mark(40)
+    quorum.note("db2:1", mark(70), follower="a")
+    assert quorum.mark == mark(70)

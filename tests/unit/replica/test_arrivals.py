@@ -44,7 +44,7 @@ class Door:
         self.settings = settings
         self._listener = listen(("127.0.0.1", 0))
         self.arrivals = Arrivals(
-            self._listener, settings, end=lambda: Lsn(7), admit=admit
+            self._listener, settings, id="00", end=lambda: Lsn(7), admit=admit
         ).__enter__()
 
     def connect(self) -> socket.socket:
