@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace import config
+from tailrace.capture import session
 from tailrace.capture.capture import Capture
 from tailrace.capture.replication import Replication
 from tailrace.errors import (
@@ -24,7 +25,7 @@ from tailrace.postgres import slot_terms
 from tailrace.postgres.slot_terms import copy_slot
 from tailrace.replica import takeover
 from tailrace.replica.takeover import take_over
-from tests.waiting import holds
+from tests.waiting import holds, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -340,3 +341,33 @@ def test_a_leader_that_connects_while_its_slot_is_copied(
     assert {name: leader.files()[name] for name in segments} == {
         name: files[name] for name in segments
     }
+
+
+def test_a_leader_that_streams_notices_a_takeover_that_was_not_finished(
+    pair: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a candidate that died after its copy and left the leader's session alone THEN the
+    leader finds the slot of the later term, and is FENCED."""
+    leader, other = pair
+    cluster = leader.cluster
+    monkeypatch.setattr(session, "_HOUSEKEEPING_S", 0.1)
+    settings = config.load(leader.config_file, {"replication": {"followers": ["127.0.0.1:1"]}})
+    capture = Capture(settings, stopping=lambda: False)
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            capture.run()
+        except TailraceError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    wait_for(lambda: cluster.active(0), "the session")
+    other.takeover("--yes", "--force", failpoints="takeover.after-copy=kill")
+    thread.join(60)
+    [failure] = failures
+    assert isinstance(failure, TakenOverError)
+    other.take_over()
+    other.catch_up()
+    assert other.check() == 3
