@@ -115,8 +115,12 @@ class Durable(LocalStore):
 def fsynced(machine: Machine, upto: Position) -> set[Change]:
     """The changes up to a position of a machine's log, whether its readers see them or not."""
     log = Log(Durable(machine.folder / "data" / "log"))
-    rows = (change.after for change in read_changes(log, log.earliest(), upto))
-    return {(int(str(row[0])), int(str(row[1]))) for row in rows if row is not None}
+    found = set()
+    for change in read_changes(log, log.earliest(), upto):
+        match change.after:
+            case (bytes(row), bytes(number), *_):
+                found.add((int(row), int(number)))
+    return found
 
 
 def lose(lost: Machine, other: Machine, destination: Destination) -> None:
