@@ -179,7 +179,7 @@ class Follower:
                 received.discard()
 
     def _note_received(self, session: _Session) -> None:
-        """On a slow line a frame takes long: the leader has to hear something meanwhile."""
+        """On a slow line a frame takes long: the leader has to receive something meanwhile."""
         self.received_at = session.received_at = self._clock()
         session.acknowledge_if_due()
 
