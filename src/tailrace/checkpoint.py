@@ -66,8 +66,8 @@ class LogEnd(Protocol):
     def id(self) -> str:
         """The id of the log."""
 
-    def end(self) -> Mark:
-        """The end of the log."""
+    def durable_end(self) -> Mark:
+        """The end of the log, which may be beyond what readers may see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,8 @@ def check_history(folder: Path, record: StartRecord, log: LogEnd) -> None:
             f"but this log is {log.id or 'without an id'}",
             hint=RESET,
         )
-    position, end = delivered(folder), log.end().end_lsn
+    # The visible end is not durable: after a power cut it may be before what was delivered.
+    position, end = delivered(folder), log.durable_end().end_lsn
     if position is not None and position != record.position and position.lsn > end:
         raise DivergedError(
             f"the checkpoint {folder} is at {position}, but the log ends at {end}", hint=RESET

@@ -38,7 +38,8 @@
     └── ReplicaError
         ├── ReplicaUnreachableError       REPLICA_UNREACHABLE    40  back-off
         ├── ReplicaRefusedError           REPLICA_REFUSED        41  never
-        └── LeadingError                  LEADING                42  never
+        ├── LeadingError                  LEADING                42  never
+        └── ReplicaFailedError            REPLICA_FAILED         43  back-off
 
 `code` is stable: logs, metrics and scripts see it. `exit_code` is that of the process. `retry` says
 whether a retry can succeed without an operator: retry loops read nothing else. `hint` is the next
@@ -394,6 +395,15 @@ class LeadingError(ReplicaError):
     code = "LEADING"
     exit_code = 42
     default_hint = "`tailrace follow` starts `tailrace run` by itself, if it has a settings file."
+
+
+class ReplicaFailedError(ReplicaError):
+    """Something has failed on the other side's machine, such as its disk."""
+
+    code = "REPLICA_FAILED"
+    exit_code = 43
+    retry = Retry.BACK_OFF
+    default_hint = "See the log of the other machine. The connection is tried again."
 
 
 def error_kinds() -> Iterator[type[TailraceError]]:

@@ -3,7 +3,8 @@
 Two machines with `takeover: auto` and the same pipelines. Rows have counters that only grow, and
 certain changes are refused for good. The machine that leads is killed at a random moment, with
 everything that runs on it, and follows when it comes back. In the end each change was accepted or
-is parked, none twice by a sink that promises that, and no counter before a smaller one.
+is parked, none twice by a sink that promises that, and no counter before a smaller one. With
+`visible: quorum`, what a sink has accepted when a machine is lost is on the other one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ import psycopg
 import pytest
 from typing_extensions import override
 
+from tailrace.log.changes import read_changes
+from tailrace.log.format import mark as marks
 from tailrace.log.reader import Log
+from tailrace.log.store import LocalStore
 from tailrace.position import Lsn
 from tests.faults import soak
 from tests.faults.destinations import DESTINATIONS
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tailrace.position import Position
     from tests.faults.destination import Change, Destination
     from tests.fix_postgres import Database
     from tests.integration.replica.test_processes import Machine
@@ -97,20 +102,50 @@ def delivered(machine: Machine, end: Lsn) -> bool:
     return bool(position) and Lsn.parse(position.partition(".")[0]) >= end
 
 
+class Durable(LocalStore):
+    """A log without the mark for readers: all that the machine has fsynced."""
+
+    @override
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        if name == marks.VISIBLE:
+            raise FileNotFoundError(name)
+        return super().read(name, offset, length)
+
+
+def fsynced(machine: Machine, upto: Position) -> set[Change]:
+    """The changes up to a position of a machine's log, whether its readers see them or not."""
+    log = Log(Durable(machine.folder / "data" / "log"))
+    found = set()
+    for change in read_changes(log, log.earliest(), upto):
+        match change.after:
+            case (bytes(row), bytes(number), *_):
+                found.add((int(row), int(number)))
+    return found
+
+
+def lose(lost: Machine, other: Machine, destination: Destination) -> None:
+    """Kill a machine; what the sink has accepted by then must be on the other one."""
+    lost.kill()
+    # Before the other machine takes over, and asks PostgreSQL again.
+    end = Log(Durable(other.folder / "data" / "log")).durable_end().position
+    missing = set(destination.accepted(NAME)) - fsynced(other, end)
+    assert not missing, f"{len(missing)} changes were delivered and are on one machine only"
+
+
 def waiting(machine: Machine) -> set[Change]:
     return {(row["id"], row["n"]) for row in parked(machine, NAME)}
 
 
 def run(
     pair: Pair, database: Database, destination: Destination, seed: int, *, kind: str,
-    takeovers: int,
+    visible: str, takeovers: int,
 ) -> None:  # fmt: skip
     rng = random.Random(seed)
     pipeline = {
         "shape": "plain", "max_open_s": 2.0, "sink": destination.sink(NAME),
         "retry": {"attempts": 4, "first_s": 0.01, "max_s": 0.2},
     }  # fmt: skip
-    machines = pair({NAME: pipeline}, takeover_after_s=6.0, state_every_s=0.5)
+    machines = pair({NAME: pipeline}, takeover_after_s=6.0, state_every_s=0.5, visible=visible)
 
     def leader() -> Machine:
         # On a slow machine the winner may be deposed before its capture has started.
@@ -125,7 +160,10 @@ def run(
         for number in range(takeovers):
             time.sleep(rng.uniform(0, 4))
             lost = leader()
-            lost.kill()
+            if visible == "quorum":
+                lose(lost, machines[1 - machines.index(lost)], destination)
+            else:
+                lost.kill()
             print(f"takeover {number}", flush=True)
             wait_for(lambda: next(filter(captures, machines), None), outputs, TAKEOVER_S)
             time.sleep(rng.uniform(0, 3))
@@ -156,31 +194,46 @@ def run(
         assert repeated <= 1
 
 
+@pytest.mark.parametrize("visible", ["durable", "quorum"])
 @pytest.mark.parametrize("destination", ["postgres"], indirect=True)
 @pytest.mark.timeout(900)
 def test_pipelines_survive_their_machine(
+    *,
     pair: Pair,
     victim_database: Database,
     destination: Destination,
     seed: int,
     request: pytest.FixtureRequest,
+    visible: str,
 ) -> None:
     kind = request.node.callspec.params["destination"]
     run(
-        pair, victim_database, destination, seed, kind=kind, takeovers=CI_TAKEOVERS
+        pair, victim_database, destination, seed, kind=kind, visible=visible,
+        takeovers=CI_TAKEOVERS,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("destination", ["http", *ONCE], indirect=True)
+@pytest.mark.parametrize(
+    ("destination", "visible", "every"),
+    [
+        *((each, "durable", 50) for each in ("http", *ONCE)),
+        *((each, "quorum", 10) for each in ("http", "postgres")),
+    ],
+    indirect=["destination"],
+)
 @pytest.mark.soak
 def test_pipelines_survive_their_machine_for_long(
+    *,
     pair: Pair,
     victim_database: Database,
     destination: Destination,
     seed: int,
     request: pytest.FixtureRequest,
+    visible: str,
+    every: int,
 ) -> None:
-    kind, takeovers = request.node.callspec.params["destination"], soak.rounds(every=50)
+    kind = request.node.callspec.params["destination"]
     run(
-        pair, victim_database, destination, seed, kind=kind, takeovers=takeovers
+        pair, victim_database, destination, seed, kind=kind, visible=visible,
+        takeovers=soak.rounds(every=every),
     )  # fmt: skip

@@ -154,6 +154,8 @@ class Rules:
     """A follower acknowledges what it has fsynced."""
     newest_log: bool = True
     """A candidate's log ends in the lowest term whose slot exists, or in a later one."""
+    newest_log_again: bool = True
+    """The check after the copy repeats that, and compares not only positions."""
     drop_late: bool = True
     """A leader drops the slots of older terms when a quorum has an entry of its own term."""
     confirm_alone: bool = True

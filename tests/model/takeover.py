@@ -7,6 +7,7 @@ as it is now, and the candidate only remembers the term that it wants to win.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.model.cluster import (
@@ -61,7 +62,7 @@ def take_over(
         case phase if phase in (LISTED, LOOKED):
             yield _copy(state, at, node, name, rules)
         case phase if phase == COPIED:
-            wins = not rules.second_check or may_win(state, node.term, node, rules)
+            wins = not rules.second_check or may_win(state, node.term, node, _after_copy(rules))
             after = _to(node, OWNED)._replace(seen=node.term) if wins else _to(node, IDLE)
             yield f"{name} checks {state.slots[node.term]}", put(state, at, after)
         case _:
@@ -89,6 +90,11 @@ def may_win(state: State, term: int, node: Node, rules: Rules) -> bool:
         return False
     lowest = next(term for term, each in enumerate(state.slots) if each != NONE)
     return newest_term(node.log) >= lowest or not rules.newest_log
+
+
+def _after_copy(rules: Rules) -> Rules:
+    """The rules of the second check."""
+    return replace(rules, newest_log=rules.newest_log and rules.newest_log_again)
 
 
 def _copy(state: State, at: int, node: Node, name: str, rules: Rules) -> tuple[str, State]:

@@ -173,7 +173,7 @@ class FakeLog:
     id: str
     end_lsn: Lsn
 
-    def end(self) -> Mark:
+    def durable_end(self) -> Mark:
         return Mark(
             sequence=1, offset=0, position=Position(self.end_lsn), end_lsn=self.end_lsn,
             time=0, epoch=1,

@@ -324,6 +324,8 @@ class _Sessions:
     def _keep_house(self, gate: Gate) -> None:
         if gate.due:
             followers.settle(self._config, gate, term=self._term)
+        if self._config.replication.followers:
+            followers.check_leads(self._config, term=self._term)
         self._housekeeping()
 
     def _housekeeping(self) -> None:

@@ -12,7 +12,12 @@ from tailrace.errors import TailraceError
 from tailrace.log import acknowledged
 from tailrace.log.format import mark as marks
 from tailrace.postgres.connection import connect
-from tailrace.postgres.slot_terms import drop_after_reader, old_slots
+from tailrace.postgres.slot_terms import (
+    check_not_taken_over,
+    drop_after_reader,
+    old_slots,
+    read_terms,
+)
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -27,7 +32,7 @@ def open_gate(config: Config, store: Store, end: Mark, sql: Connection, *, term:
     replication = config.replication
     if not replication.hides:
         store.remove(marks.VISIBLE)
-    elif marks.peek(store, marks.VISIBLE) is None:
+    elif marks.read(store, marks.VISIBLE) is None:
         marks.write(store, end, name=marks.VISIBLE, durably=True)
     acknowledged.prepare(store, replication.waits_for)
     old = old_slots(sql, config.source.slot, term)
@@ -59,3 +64,20 @@ def settle(config: Config, gate: Gate, *, term: int) -> None:
         return
     gate.settle()
     structlog.get_logger().info("capture.old_slots_dropped", slots=dropped)
+
+
+def check_leads(config: Config, *, term: int) -> None:
+    """Raise TakenOverError if there is a slot of a later term, whose WAL nothing may release.
+
+    Usually a takeover ends the session of this machine, but the takeover itself may have ended.
+    """
+    source, timeout_s = config.source, config.capture.connect_timeout_s
+    try:
+        with connect(source.dsn.get_secret_value(), connect_timeout_s=timeout_s) as sql:
+            terms = read_terms(sql, source.slot)
+    except TailraceError as error:
+        structlog.get_logger().warning(
+            "capture.terms_unknown", code=error.code, reason=str(error), hint=error.hint
+        )
+        return
+    check_not_taken_over(terms, base=source.slot, term=term)

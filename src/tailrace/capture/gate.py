@@ -11,6 +11,7 @@ followers would remove what the quorum has acknowledged (`tests/model` shows how
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from tailrace.log import acknowledged
@@ -18,8 +19,13 @@ from tailrace.log.term import term_of
 from tailrace.position import Lsn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tailrace.log.format.mark import Mark
     from tailrace.log.store import Store
+
+_READ_EVERY_S = 1.0
+"""Also without an event: the kernel watches a file, which may be removed and created again."""
 
 
 class Gate:
@@ -29,12 +35,19 @@ class Gate:
     """
 
     def __init__(
-        self, store: Store, needed: int = 0, *, term: int = 0, settled: bool = True
+        self,
+        store: Store,
+        needed: int = 0,
+        *,
+        term: int = 0,
+        settled: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._needed = needed
         self._term = term
         self._settled = settled
+        self._clock = clock
         self._quorum: Mark | None = None
         self._watch = acknowledged.watch(store, needed) if needed else None
         self._read()
@@ -46,10 +59,13 @@ class Gate:
 
     def refresh(self) -> None:
         """Notice a quorum that has moved."""
-        if self._watch is not None and self._watch.wait(0):
-            self._read()
+        if self._watch is not None:
+            overdue = self._clock() - self._read_at >= _READ_EVERY_S
+            if self._watch.wait(0) or overdue:
+                self._read()
 
     def _read(self) -> None:
+        self._read_at = self._clock()
         if self._needed:
             quorum = acknowledged.read(self._store, self._needed)
             if quorum is not None and term_of(quorum.epoch) >= self._term:

@@ -1,7 +1,8 @@
 """What a quorum of followers has fsynced, as the leader's process tells capture.
 
-The file `quorum-N` holds a mark like `durable`, or nothing before the first quorum. It is
-overwritten in place, so that a watch of the kernel wakes capture.
+The file `quorum-N` holds a mark like `durable`, or nothing before the first quorum. The process
+that comes first creates it. It is overwritten in place and never replaced, so that a watch of the
+kernel wakes capture.
 """
 
 from __future__ import annotations
@@ -24,8 +25,13 @@ def prepare(store: Store, needed: int) -> None:
     for name in store.names():
         if name.startswith(_PREFIX) and name != f"{_PREFIX}{needed}":
             store.remove(name)
-    if needed and f"{_PREFIX}{needed}" not in store.names():
-        store.write_atomic(f"{_PREFIX}{needed}", b"")
+    if needed:
+        _create(store, needed)
+
+
+def _create(store: Store, needed: int) -> None:
+    """Create the file, empty, unless it exists."""
+    store.append_to(f"{_PREFIX}{needed}").close()
 
 
 def read(store: Store, needed: int) -> Mark | None:
@@ -38,7 +44,12 @@ def read(store: Store, needed: int) -> Mark | None:
 
 def write(store: Store, needed: int, mark: Mark) -> None:
     """Publish a mark."""
-    marks.write(store, mark, name=f"{_PREFIX}{needed}")
+    name = f"{_PREFIX}{needed}"
+    try:
+        store.overwrite(name, mark.encode())
+    except FileNotFoundError:
+        _create(store, needed)
+        store.overwrite(name, mark.encode())
 
 
 def watch(store: Store, needed: int) -> Watch:

@@ -26,13 +26,14 @@ from tailrace.log.store import replace_record
 from tailrace.position import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from tailrace.log.format.segment import SegmentName
     from tailrace.log.start import Start
     from tailrace.log.store import Store
 
 _PIN = re.compile(r"pin-((?:(?:backfill|follower)\.)?[a-z0-9_-]{1,100})\.json")
+_FOLLOWER = "follower."
 _PIN_BYTES = 128
 """All pins have one size, so that a full disk has space for the next position of a reader."""
 _READ_ATTEMPTS = 3
@@ -80,6 +81,18 @@ def unpin(store: Store, name: str) -> None:
     file = f"pin-{name}.json"
     if file in store.names():
         store.remove(file)
+
+
+def forget_led(store: Store, pipelines: Collection[str]) -> None:
+    """Remove what a machine pinned while it led: for its followers, and for its pipelines.
+
+    Nothing renews these pins while it follows. Pins of other readers of this machine stay.
+    """
+    led = {*pipelines, *map(backfill_pin, pipelines)}
+    for file in store.names():
+        match = _PIN.fullmatch(file)
+        if match is not None and (match[1] in led or match[1].startswith(_FOLLOWER)):
+            store.remove(file)
 
 
 def own_pin(store: Store, name: str) -> Position | None:
@@ -132,7 +145,7 @@ def read_pins(store: Store) -> dict[str, Pin]:
 def pin_files(store: Store) -> list[str]:
     """The files of the pins, but for those of followers, which belong to one leader."""
     matches = filter(None, map(_PIN.fullmatch, sorted(store.names())))
-    return [match[0] for match in matches if not match[1].startswith("follower.")]
+    return [match[0] for match in matches if not match[1].startswith(_FOLLOWER)]
 
 
 def _read_pin(store: Store, file: str) -> Pin:

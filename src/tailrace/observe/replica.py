@@ -60,7 +60,7 @@ class FollowerFigures(Figures):
     state_lacking: Annotated[
         int,
         Figure(
-            "Pipelines whose newest state the follower lacks.",
+            "Pipelines whose newest state the follower has not stored.",
             gauge("tailrace_replica_state_lacking"),
         ),
     ] = 0
@@ -71,7 +71,9 @@ class FollowerFigures(Figures):
             counter("tailrace_replica_state_sent_bytes"),
         ),
     ] = 0
-    connections: Annotated[int, Figure("Connections to the follower.")] = 0
+    connections: Annotated[
+        int, Figure("Connections to the follower.", counter("tailrace_replica_connections"))
+    ] = 0
     resets: Annotated[
         int,
         Figure("How often the follower had to start over.", counter("tailrace_replica_resets")),
@@ -124,7 +126,12 @@ class FollowingFigures(Figures):
         str,
         Figure(
             "waiting, following, CORRUPT (following, and a segment cannot be read), or the code of "
-            "the last error."
+            "the last error.",
+            gauge(
+                "tailrace_follower_state",
+                help="1 for the present state of the process that follows.",
+                value_label="state",
+            ),
         ),
     ] = ""
     reason: Annotated[str, Figure("The last error, or what cannot be read; otherwise empty.")] = ""
@@ -166,6 +173,13 @@ class FollowingFigures(Figures):
     ] = 0
     resets: Annotated[
         int, Figure("How often the copy started over.", counter("tailrace_follower_resets"))
+    ] = 0
+    cut_bytes: Annotated[
+        int,
+        Figure(
+            "Bytes in the folder cut of the log: what was removed and kept.",
+            gauge("tailrace_follower_cut_bytes"),
+        ),
     ] = 0
     repairs: Annotated[
         int,

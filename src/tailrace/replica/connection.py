@@ -2,7 +2,8 @@
 
 One thread uses a connection: OpenSSL does not allow two. A side that sends reads the other's short
 answers between two frames, so neither waits for the other for ever; a peer that takes or sends
-nothing for `timeout_s` is gone.
+nothing for `timeout_s` is gone. Until the peer has proved itself, a deadline limits all that it
+sends together, and its errors are only texts.
 """
 
 from __future__ import annotations
@@ -11,11 +12,16 @@ import contextlib
 import select
 import socket
 import ssl
+import time
 from typing import TYPE_CHECKING, Self
 
 from tailrace.errors import (
     ConfigError,
+    DivergedError,
+    LogFencedError,
     MalformedError,
+    ReplicaFailedError,
+    ReplicaRefusedError,
     ReplicaUnreachableError,
     TailraceError,
     error_of,
@@ -24,10 +30,14 @@ from tailrace.replica import frames, seed
 from tailrace.replica.frames import Header, Message, Type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tailrace.config.replication import Replication, ReplicationTls
 
+_OF_BOTH = frozenset(
+    {DivergedError, LogFencedError, MalformedError, ReplicaRefusedError, ReplicaUnreachableError}
+)
+_TLS_PART_BYTES = 1 << 16
 _SMALL_BYTES = 1 << 14
 """Frames up to this size are cheaper to copy than to send in parts."""
 
@@ -38,6 +48,10 @@ class Connection:
     def __init__(self, sock: socket.socket, peer: str, *, timeout_s: float) -> None:
         self._socket = sock
         self.peer = peer
+        self._timeout_s = timeout_s
+        self._deadline: float | None = time.monotonic() + timeout_s
+        self._trusted = False
+        self._received_part: Callable[[], None] = lambda: None
         self._header = bytearray(frames.HEADER.size)
         self.sent_bytes = 0
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -59,15 +73,35 @@ class Connection:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def interrupt(self) -> None:
+        """End what waits for this connection. Any thread may call it."""
+        with contextlib.suppress(OSError):
+            # Not the method of SSLSocket, which would change an object that another thread uses.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def trust(self) -> None:
+        """The other side has proved who it is. From now on each of its steps has a time limit."""
+        self._trusted = True
+        self.limit(self._timeout_s)
+
     def limit(self, timeout_s: float) -> None:
-        """How long to wait for the other side from now on."""
+        """How long to wait for the other side's next bytes from now on."""
+        self._timeout_s, self._deadline = timeout_s, None
         self._socket.settimeout(timeout_s)
 
     def send_bytes(self, data: frames.Buffer) -> None:
-        """Send all of it."""
+        """Send all of it. The time limit is for each part: a slow line is no silence."""
+        view = memoryview(data)
         with self._translated():
-            self._socket.sendall(data)
+            while view:
+                # OpenSSL returns only when it has sent all of what it was given.
+                part = view[:_TLS_PART_BYTES] if isinstance(self._socket, ssl.SSLSocket) else view
+                view = view[self._socket.send(part) :]
         self.sent_bytes += len(data)
+
+    def while_receiving(self, call: Callable[[], None]) -> None:
+        """Call something after each part of a frame that arrives in parts."""
+        self._received_part = call
 
     def receive_bytes(self, size: int) -> bytes:
         """Exactly so many bytes."""
@@ -78,18 +112,23 @@ class Connection:
     def _fill(self, view: memoryview) -> None:
         with self._translated():
             while view:
+                if self._deadline is not None:
+                    # 0 would mean without waiting.
+                    self._socket.settimeout(max(self._deadline - time.monotonic(), 0.001))
                 count = self._socket.recv_into(view)
                 if not count:
                     raise ReplicaUnreachableError(f"{self.peer} closed the connection")
                 view = view[count:]
+                if view:
+                    self._received_part()
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
         except TimeoutError as error:
-            wait = self._socket.gettimeout()
-            raise ReplicaUnreachableError(f"{self.peer} was silent for {wait:g} s") from error
+            did = "was silent for" if self._deadline is None else "did not prove itself within"
+            raise ReplicaUnreachableError(f"{self.peer} {did} {self._timeout_s:g} s") from error
         except OSError as error:
             reason = error.strerror or str(error)
             raise ReplicaUnreachableError(f"the connection to {self.peer}: {reason}") from error
@@ -129,7 +168,8 @@ class Connection:
         self._fill(memoryview(stored))
         payload = header.payload(stored)
         if header.type is Type.ERROR:
-            raise fault_error(frames.Fault.decode(payload), self.peer)
+            fault = frames.Fault.decode(payload)
+            raise fault_error(fault, self.peer, trusted=self._trusted)
         return header.type, payload
 
     def expect(self, kind: Type) -> frames.Buffer:
@@ -139,15 +179,30 @@ class Connection:
             raise MalformedError(f"{self.peer} sent a frame {got.name} in place of {kind.name}")
         return payload
 
+    def report(self, error: TailraceError) -> None:
+        """Tell the other side why the connection ends, if it still listens."""
+        with contextlib.suppress(TailraceError):
+            fault = frames.Fault(code=error.code, message=str(error), hint=error.hint)
+            self.say(Type.ERROR, fault)
+
     def receive_answer(self) -> seed.Answer:
         """What a follower answers to a handshake."""
         head = self.receive_bytes(seed.ANSWER.size)
         return seed.Answer.decode(head, self.receive_bytes(seed.text_bytes(head)))
 
 
-def fault_error(fault: frames.Fault, peer: str) -> TailraceError:
-    """The error that the other side reports, with its code if it is one of ours."""
-    return error_of(fault.code)(f"{peer}: {fault.message}", hint=fault.hint)
+def fault_error(fault: frames.Fault, peer: str, *, trusted: bool) -> TailraceError:
+    """The error that the other side reports.
+
+    What it says about both sides keeps its class, if it has proved who it is. What has failed on
+    its own machine, such as its disk, is no error of this machine.
+    """
+    kind = error_of(fault.code)
+    if not trusted:
+        return ReplicaRefusedError(f"{peer}: {fault.message}", hint=fault.hint)
+    if kind in _OF_BOTH:
+        return kind(f"{peer}: {fault.message}", hint=fault.hint)
+    return ReplicaFailedError(f"{peer}: {fault.code}: {fault.message}", hint=fault.hint)
 
 
 def connect(address: tuple[str, int], settings: Replication) -> Connection:

@@ -5,19 +5,18 @@
 
 A crash leaves bytes after the mark: whole entries that were not acknowledged yet, and a torn one.
 Opening keeps the whole transactions among them, as capture does with its own log, and cuts the
-rest. If bytes before the mark cannot be read in the last segment, the copy drops that segment, and
-the leader sends it again. The segments before it are the business of `tailrace.replica.scrub`.
+rest. If bytes before the mark cannot be read in the last segment, the copy keeps what is before
+them, and the leader sends the rest again; the segment stays in a file until then
+(`tailrace.replica.kept`). The segments before it are the business of `tailrace.replica.scrub`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import TYPE_CHECKING, cast
 
 import structlog
 
-from tailrace import private
 from tailrace.errors import CorruptError, MalformedError
 from tailrace.log import lease, retention
 from tailrace.log.format import mark as marks
@@ -26,6 +25,7 @@ from tailrace.log.recovery import recover
 from tailrace.log.segments import Segments
 from tailrace.log.store import LocalStore, sync_folder
 from tailrace.position import Lsn
+from tailrace.replica import kept
 
 if TYPE_CHECKING:
     from tailrace.log.format.mark import Mark
@@ -34,10 +34,8 @@ if TYPE_CHECKING:
     from tailrace.position import Position
     from tailrace.replica.frames import Data, Marked
 
-_CUT_FOLDER = "cut"
 _BEGIN_SYNC_BYTES = 4 << 20
 """While a copy catches up, the disk writes all the time, not only at the end of each segment."""
-_COPY_BYTES = 1 << 20
 
 
 class Copy:
@@ -49,7 +47,7 @@ class Copy:
         self.mark: Mark | None = None
         """The end of what is durable and whole; None without a log."""
         self.repairs = 0
-        """Segments that were dropped because they could not be read."""
+        """Segments that were repaired, or that have to be sent again, because of damage."""
         self._next = (0, 0)
         self._file: LocalFile | None = None
         self._name: SegmentName | None = None
@@ -57,6 +55,10 @@ class Copy:
         self._new_names = False
         self._must_recover = False
         """Whether bytes may be in the files that follow the mark."""
+        self._hides = False
+        """Whether readers read up to a mark of their own."""
+        self._damaged = False
+        """Whether a damaged segment is kept until its bytes are here again."""
         self._events = structlog.get_logger()
 
     def open(self) -> None:
@@ -71,6 +73,7 @@ class Copy:
         self.mark = None if state is None else state.mark
         self.log_id = "" if state is None else state.log_id
         self._limit_visible()
+        self._damaged = kept.has_damaged(self.store)
         self._must_recover = False
 
     def distrust(self) -> None:
@@ -78,19 +81,32 @@ class Copy:
         self._must_recover = True
 
     def _recovered(self) -> Recovered | None:
-        """Recover the log. Segments at its end that cannot be read are dropped, the last one first.
+        """Recover the log. What follows the damage in the last segment is given up.
 
-        Those before them stay: what was acknowledged is not given up, and readers need them.
+        The segments before it stay: what was acknowledged is not given up, and readers need them.
         """
         while True:
             try:
                 return recover(self.store)
             except CorruptError as error:
                 self._events.error("replica.copy_damaged", code=error.code, reason=str(error))
-                self.store.remove(marks.NAME)
-                for name in list_segments(self.store)[-1:]:
-                    _remove(self.store, name)
+                self._cut_damage()
                 self.repairs += 1
+
+    def _cut_damage(self) -> None:
+        """Cut the last segment where it can no longer be read, and keep all of it in a file.
+
+        The mark may name what cannot be read, so it is removed; recovery writes it anew.
+        """
+        marked = marks.NAME in self.store.names()
+        for name in list_segments(self.store)[-1:]:
+            kept.keep_damaged(self.store, name)
+            end = _whole_end(self.store, name, None)
+            if 0 < end < self.store.size(name.file):
+                self.store.truncate(name.file, end)
+            elif not end or not marked:
+                _remove(self.store, name)
+        self.store.remove(marks.NAME)
 
     def recover(self) -> None:
         """After a connection: keep what is whole of what was written since the last mark."""
@@ -100,6 +116,7 @@ class Copy:
     def _limit_visible(self) -> None:
         """What readers may see is never more than what is here."""
         visible = marks.peek(self.store, marks.VISIBLE)
+        self._hides = visible is not None and self.mark is not None
         if visible is None or self.mark is None:
             self.store.remove(marks.VISIBLE)
         elif visible.place > self.mark.place:
@@ -167,6 +184,11 @@ class Copy:
         if marked.visible is not None:
             visible = min(mark, marked.visible, key=lambda each: each.place)
             marks.write(self.store, visible, name=marks.VISIBLE)
+        elif self._hides:
+            self.store.remove(marks.VISIBLE)
+        self._hides = marked.visible is not None
+        if self._damaged:
+            self._damaged = kept.drop_damaged(self.store, mark)
 
     def _sync(self) -> None:
         for file in (*self._unsynced, *([self._file] if self._file else [])):
@@ -179,10 +201,12 @@ class Copy:
             self._new_names = False
 
     def cut(self, sequence: int, offset: int) -> None:
-        """Cut the log at a place, and keep what is cut in files beside it."""
+        """Cut the log at a place, and keep what is cut: it is not in the leader's history."""
         self._close_files()
         names = [name for name in list_segments(self.store) if name.sequence >= sequence]
-        kept = self._keep_cut(names, sequence, offset)
+        for name in names:
+            start = offset if name.sequence == sequence else 0
+            kept.keep_cut(self.store, name, start, _epoch_of(self.store, name))
         self.store.remove(marks.NAME)
         for name in reversed(names):
             if name.sequence > sequence:
@@ -192,23 +216,8 @@ class Copy:
             else:
                 _remove(self.store, name)
         self.open()
-        self._events.warning("replica.cut", segment=sequence, offset=offset, kept=str(kept))
-
-    def _keep_cut(self, names: list[SegmentName], sequence: int, offset: int) -> str:
-        """Copy what will be cut to `cut/TIME-…`: it was never part of the leader's history."""
-        folder = self.store.folder / _CUT_FOLDER
-        private.create_folder(folder)
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        for name in names:
-            start = offset if name.sequence == sequence else 0
-            target = folder / f"{stamp}-{name.file}.{start}"
-            with private.create_file(target, buffering=0) as file:
-                at = start
-                while content := self.store.read(name.file, at, _COPY_BYTES):
-                    file.write(content)
-                    at += len(content)
-        sync_folder(folder)
-        return str(folder)
+        folder = str(kept.folder_of(self.store))
+        self._events.warning("replica.cut", segment=sequence, offset=offset, kept=folder)
 
     def reset(self) -> None:
         """Remove the log: the leader no longer has what follows it."""
@@ -259,6 +268,13 @@ class Copy:
     def close(self) -> None:
         """Close the files. What was acknowledged is durable."""
         self._close_files()
+
+
+def _epoch_of(store: Store, name: SegmentName) -> int:
+    """The epoch that a segment names; 0 if it cannot be read."""
+    with contextlib.suppress(MalformedError):
+        return read_header(store, name)[0].epoch
+    return 0
 
 
 def cut_torn_end(store: Store) -> None:

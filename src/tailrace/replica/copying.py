@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ from tailrace.replica import begin, frames, greeting
 from tailrace.replica.fetches import Fetches
 from tailrace.replica.frames import (
     Data,
-    Fault,
     Heartbeat,
     Hello,
     Marked,
@@ -46,7 +44,10 @@ _GATHER_S = 0.01
 
 
 class Copying:
-    """Brings a follower up to date and keeps it so. `held` is called with what it has fsynced."""
+    """Brings a follower up to date and keeps it so.
+
+    `held` is called with the follower's id and what it has fsynced.
+    """
 
     def __init__(
         self,
@@ -55,14 +56,15 @@ class Copying:
         settings: Replication,
         counts: Recorder[FollowerFigures],
         *,
-        held: Callable[[Mark | None], None],
+        held: Callable[[str, Mark | None], None],
         states: States | None = None,
     ) -> None:
         self._store = store
         self._connection = connection
         self._settings = settings
         self._counts = counts
-        self._held = held
+        self._note_held = held
+        self._id = ""
         self._compress = settings.compression == "zstd"
         self._watch = store.watch(marks.NAME)
         self._watch.also(connection.socket.fileno())
@@ -83,7 +85,7 @@ class Copying:
             self._counts.set(state="catching-up", reason="", connected=True)
             self._send(outgoing, stopping)
         except TailraceError as error:
-            report(self._connection, error)
+            self._connection.report(error)
             raise
         finally:
             self._transfer.close()
@@ -95,7 +97,9 @@ class Copying:
         connection.say(Type.HELLO, Hello(node=node, nonce=own))
         hello = Hello.decode(connection.expect(Type.HELLO))
         greeting.check_proof(settings, "follower", own, hello.nonce, hello.proof)
+        connection.trust()
         self._counts.set(node=hello.node)
+        self._id = hello.id
         log_id = Segments(self._store).id
         proof = greeting.proof(settings, "leader", own, hello.nonce)
         epoch = lease.last_epoch(self._store)
@@ -114,20 +118,23 @@ class Copying:
                 return Outgoing(self._store, order.sequence, order.offset)
         raise MalformedError(f"{connection.peer} does not do what it is asked to")
 
+    def _held(self, mark: Mark | None) -> None:
+        self._note_held(self._id, mark)
+
     def _end(self) -> Mark:
         return Segments(self._store).durable_end()
 
     def _send(self, outgoing: Outgoing, stopping: Callable[[], bool]) -> None:
         sent: Mark | None = None
         while not stopping():
-            end, seen = self._end(), marks.peek(self._store, marks.VISIBLE)
+            end, seen = self._end(), marks.read(self._store, marks.VISIBLE)
             moved = True
             if sent is None or end.place > sent.place:
                 self._send_upto(outgoing, end, stopping)
                 if not self._settings.waits_for:
                     time.sleep(_GATHER_S)
                 sent = end
-            elif seen is not None and seen != self._visible:
+            elif seen != self._visible:
                 self._mark(end)
             else:
                 moved = False
@@ -166,7 +173,8 @@ class Copying:
             self._oldest_at = now
             self._oldest = Segments(self._store).segments()[0].sequence
             self._fetches.forget_before(self._oldest)
-        self._visible = marks.peek(self._store, marks.VISIBLE)
+        # A torn record, read as if there were none, would show readers everything.
+        self._visible = marks.read(self._store, marks.VISIBLE)
         marked = Marked(oldest=self._oldest, mark=mark, visible=self._visible)
         self._connection.send(Type.MARK, marked.encode())
 
@@ -193,10 +201,3 @@ class Copying:
             raise ReplicaUnreachableError(
                 f"{self._connection.peer} was silent for {self._settings.timeout_s:g} s"
             )
-
-
-def report(connection: Connection, error: TailraceError) -> None:
-    """Tell the other side why the connection ends, if it still listens."""
-    with contextlib.suppress(TailraceError):
-        fault = Fault(code=error.code, message=str(error), hint=error.hint)
-        connection.say(Type.ERROR, fault)

@@ -1,15 +1,14 @@
 """A follower: listens for its leader, writes what it sends, and acknowledges what is durable.
 
-One leader at a time. A second one may connect, since a broken connection can look alive on this
-side: it takes the place of the first, if its epoch is not lower. `docs/formats/replication.md` has
-the frames.
+One leader at a time. One that arrives later takes the place of the first, after it has proved
+itself (`tailrace.replica.arrivals`). `docs/formats/replication.md` has the frames.
 """
 
 from __future__ import annotations
 
 import contextlib
-import select
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -20,27 +19,25 @@ from tailrace.errors import (
     DivergedError,
     LogFencedError,
     MalformedError,
-    ReplicaRefusedError,
     ReplicaUnreachableError,
     StorageError,
     TailraceError,
 )
-from tailrace.log import acknowledged, lease
+from tailrace.log import acknowledged, lease, retention
 from tailrace.observe.figure import Recorder
 from tailrace.observe.replica import FollowingFigures
 from tailrace.position import Lsn
-from tailrace.replica import begin, frames, greeting, seed
-from tailrace.replica.connection import Connection, accepted, listen
+from tailrace.replica import begin, frames, greeting, kept
+from tailrace.replica.arrivals import Arrivals
+from tailrace.replica.connection import Connection, listen
 from tailrace.replica.copy import Copy
 from tailrace.replica.frames import (
     Begin,
     BundleHead,
     Bundles,
     Data,
-    Fault,
     Fetched,
     Heartbeat,
-    Hello,
     Marked,
     Proof,
     Type,
@@ -49,12 +46,12 @@ from tailrace.replica.received import Received
 from tailrace.replica.scrub import Scrub
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from tailrace.config.replication import Replication
     from tailrace.log.store import LocalStore
+    from tailrace.replica.arrivals import Arrival
 
 _STATE_TYPES = frozenset({Type.BUNDLES, Type.BUNDLE, Type.CONTENT})
 _TICK_S = 0.2
@@ -66,6 +63,7 @@ class Follower:
     """Serves one leader after another until `stopping` is true.
 
     `data` is the folder for the leader's small state; without it, only the log is copied.
+    `pipelines` are those that run where the leader is.
     """
 
     def __init__(
@@ -74,11 +72,13 @@ class Follower:
         settings: Replication,
         *,
         data: Path | None = None,
+        pipelines: Collection[str] = (),
         stopping: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._data = data
+        self._pipelines = pipelines
         self._settings = settings
         self._stopping = stopping
         self._clock = clock
@@ -92,29 +92,42 @@ class Follower:
     def run(self, address: tuple[str, int]) -> None:
         """Hold the log's lock and serve."""
         with lease.locked(self._store), listen(address) as listener:
-            lease.follow(self._store)
+            if not lease.follows(self._store):
+                # It has led. First the pins: what ends in between begins with them again.
+                retention.forget_led(self._store, self._pipelines)
+                lease.follow(self._store)
             acknowledged.prepare(self._store, 0)
             self._copy.open()
             self._note_state("waiting")
             host, port = listener.getsockname()[:2]
             self._events.info("replica.listening", address=f"{host}:{port}", end=self._end())
+            arrivals = Arrivals(
+                listener, self._settings, id=greeting.follower_id(self._store),
+                end=self._end_lsn, admit=partial(check_leader, self._copy),
+            )  # fmt: skip
             try:
-                while not self._stopping():
-                    if self._readable(listener):
-                        self._serve(listener)
+                with arrivals:
+                    self._serve(arrivals)
             finally:
                 self._copy.close()
 
-    def _readable(self, sock: socket.socket) -> bool:
-        return bool(select.select([sock], [], [], _TICK_S)[0])
+    def _serve(self, arrivals: Arrivals) -> None:
+        """Follow one leader after another."""
+        while not self._stopping():
+            arrival = arrivals.take(_TICK_S)
+            refusal = arrivals.refusal()
+            if arrival is not None:
+                with arrival.connection:
+                    self._follow_until_lost(arrival, arrivals)
+            elif isinstance(refusal, ReplicaUnreachableError):
+                self._note_state("waiting", str(refusal))
+            elif refusal is not None:
+                self._note_state(refusal.code, str(refusal))
 
-    def _serve(self, listener: socket.socket) -> None:
-        """Serve a leader until its connection ends."""
-        sock, address = listener.accept()
-        peer = f"{address[0]}:{address[1]}"
+    def _follow_until_lost(self, arrival: Arrival, arrivals: Arrivals) -> None:
+        peer = arrival.connection.peer
         try:
-            with accepted(sock, peer, self._settings) as connection:
-                self._follow(connection, listener)
+            self._follow(arrival, arrivals)
         except StorageError:
             # After a failed fsync nobody knows what is on the disk: the next start finds out.
             raise
@@ -130,32 +143,34 @@ class Follower:
                 self._copy.distrust()
         with contextlib.suppress(DiskFullError):
             self._copy.recover()
+        # Who was refused meanwhile does not matter: there was a leader.
+        arrivals.refusal()
 
-    def _follow(self, connection: Connection, listener: socket.socket) -> None:
+    def _follow(self, arrival: Arrival, arrivals: Arrivals) -> None:
+        connection = arrival.connection
         received = None if self._data is None else Received(self._data)
         try:
             session = _Session(
                 self._copy, connection, self._settings, self.counts,
                 scrub=self._scrub, received=received,
             )  # fmt: skip
-            session.open()
+            session.open(arrival)
             self._events.info("replica.following", leader=connection.peer, end=self._end())
             self._scrub.begin()
+            connection.while_receiving(partial(self._note_received, session))
             while not self._stopping():
+                if arrivals.waiting:
+                    self._events.info("replica.leader_replaced", leader=connection.peer)
+                    return
                 self._note_following()
                 self._scrub.step(self._clock(), connection)
                 if not connection.waiting(self._scrub.wait_s(self._clock(), _TICK_S)):
-                    if self._readable_now(listener):
-                        # A leader connects again when its old connection is dead.
-                        self._events.info("replica.leader_replaced", leader=connection.peer)
-                        return
                     session.check_alive(self._clock())
                     continue
-                self.received_at = self._clock()
-                session.received_at = self.received_at
+                self._note_received(session)
                 session.take()
         except TailraceError as error:
-            _report(connection, error)
+            connection.report(error)
             raise
         finally:
             self._scrub.end()
@@ -163,8 +178,14 @@ class Follower:
             if received is not None:
                 received.discard()
 
-    def _readable_now(self, sock: socket.socket) -> bool:
-        return bool(select.select([sock], [], [], 0)[0])
+    def _note_received(self, session: _Session) -> None:
+        """On a slow line a frame takes long: the leader has to receive something meanwhile."""
+        self.received_at = session.received_at = self._clock()
+        session.acknowledge_if_due()
+
+    def _end_lsn(self) -> Lsn:
+        mark = self._copy.mark
+        return Lsn(0) if mark is None else mark.end_lsn
 
     def _end(self) -> str:
         return "" if self._copy.mark is None else str(self._copy.mark.end_lsn)
@@ -177,7 +198,8 @@ class Follower:
             self._note_state(state, reason)
 
     def _note_state(self, state: str, reason: str = "") -> None:
-        self.counts.set(state=state, reason=reason)
+        cut_bytes = kept.bytes_kept(self._store)
+        self.counts.set(state=state, reason=reason, cut_bytes=cut_bytes)
         _note_mark(self.counts, self._copy)
 
 
@@ -206,11 +228,14 @@ class _Session:
         self._unsynced = 0
         self.received_at = self._acknowledged_at = time.monotonic()
 
-    def open(self) -> None:
-        """The handshake, up to the place where the leader begins."""
-        self._answer(seed.Handshake.decode(self._connection.receive_bytes(seed.HANDSHAKE.size)))
-        proof = self._greet()
-        self._epoch = self._checked_epoch(proof)
+    def open(self, arrival: Arrival) -> None:
+        """Agree with the leader on the place where it begins."""
+        proof = arrival.proof
+        # Once more: the leader before this one may have reported a later epoch since.
+        check_leader(self._copy, proof)
+        self._copy.note_epoch(proof.epoch)
+        self._epoch = proof.epoch
+        self._counts.set(leader_node=arrival.node)
         while True:
             self._connection.say(Type.STATE, self._state())
             order = Begin.decode(self._connection.expect(Type.BEGIN))
@@ -220,40 +245,6 @@ class _Session:
         self._copy.begin(proof.log_id, order.sequence, order.offset)
         self._connection.limit(self._settings.timeout_s)
         self._counts.set(connected=True, leader=self._connection.peer, epoch=self._epoch)
-
-    def _answer(self, handshake: seed.Handshake) -> None:
-        mark = self._copy.mark
-        end = Lsn(0) if mark is None else mark.end_lsn
-        accepted = handshake.version == frames.VERSION
-        text = "" if accepted else f"this follower speaks version {frames.VERSION}"
-        answer = seed.Answer(accepted=accepted, end_lsn=end, message=text)
-        self._connection.send_bytes(answer.encode())
-        if not accepted:
-            raise ReplicaRefusedError(f"the leader speaks version {handshake.version}: {text}")
-
-    def _greet(self) -> Proof:
-        hello = Hello.decode(self._connection.expect(Type.HELLO))
-        own, settings = greeting.nonce(), self._settings
-        own_proof = greeting.proof(settings, "follower", hello.nonce, own)
-        node = greeting.node_name(settings)
-        self._connection.say(Type.HELLO, Hello(node=node, nonce=own, proof=own_proof))
-        proof = Proof.decode(self._connection.expect(Type.PROOF))
-        greeting.check_proof(settings, "leader", hello.nonce, own, proof.proof)
-        self._counts.set(leader_node=hello.node)
-        return proof
-
-    def _checked_epoch(self, proof: Proof) -> int:
-        highest = lease.last_epoch(self._copy.store)
-        if proof.epoch < highest:
-            raise LogFencedError(
-                f"the leader is of epoch {proof.epoch}, but epoch {highest} has begun",
-                hint="Another machine has taken over. Let this one follow: tailrace follow",
-            )
-        if self._copy.log_id and proof.log_id != self._copy.log_id:
-            # The leader says so as well; its epoch means nothing for this log.
-            return proof.epoch
-        self._copy.note_epoch(proof.epoch)
-        return proof.epoch
 
     def _state(self) -> frames.State:
         copy = self._copy
@@ -305,8 +296,11 @@ class _Session:
             hurry = self._unsynced >= _SYNC_BYTES or kind is Type.PIECE
             if hurry or not self._connection.waiting():
                 self._publish(self._marked)
+        self.acknowledge_if_due()
+
+    def acknowledge_if_due(self) -> None:
+        """A heartbeat, which asks for an acknowledgement, may wait behind data."""
         if self.received_at - self._acknowledged_at >= self._settings.timeout_s / 4:
-            # On a slow line a heartbeat waits behind data: the leader has to hear something.
             self._acknowledge()
 
     def _take_state(self, kind: Type, payload: frames.Buffer) -> None:
@@ -349,14 +343,23 @@ class _Session:
         self._connection.send(Type.ACK, b"" if mark is None else mark.encode())
 
 
+def check_leader(copy: Copy, proof: Proof) -> None:
+    """Refuse a leader of another log, whose epochs mean nothing here, and a deposed one."""
+    if copy.log_id and proof.log_id != copy.log_id:
+        raise DivergedError(
+            f"the leader has the log {proof.log_id}, but this copy is of the log {copy.log_id}",
+            hint="Compare the addresses in replication.followers, or give the follower an empty "
+            "log folder.",
+        )
+    highest = lease.last_epoch(copy.store)
+    if proof.epoch < highest:
+        raise LogFencedError(
+            f"the leader is of epoch {proof.epoch}, but epoch {highest} has begun",
+            hint="Another machine has taken over. Let this one follow: tailrace follow",
+        )
+
+
 def _note_mark(counts: Recorder[FollowingFigures], copy: Copy) -> None:
     mark = copy.mark
     if mark is not None:
         counts.set(end_lsn=mark.end_lsn, repairs=copy.repairs)
-
-
-def _report(connection: Connection, error: TailraceError) -> None:
-    """Tell the leader why the connection ends, if it still listens."""
-    with contextlib.suppress(TailraceError):
-        fault = Fault(code=error.code, message=str(error), hint=error.hint)
-        connection.say(Type.ERROR, fault)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import json
+import re
 import struct
 from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
@@ -30,6 +31,7 @@ MAX_PAYLOAD_BYTES = (4 << 20) + (64 << 10)
 
 HEADER = struct.Struct("<4sBBHII")
 _MAGIC = b"TRrp"
+_DIGITS = re.compile("[0-9a-f]{0,64}")
 _COMPRESSED = 1
 _DATA = struct.Struct("<QQQB")
 _OLDEST = struct.Struct("<Q")
@@ -147,6 +149,8 @@ class Message:
             raise MalformedError(f"a frame {name} has {len(payload)} bytes")
         try:
             content = json.loads(bytes(payload))
+            # JSON can escape half of a character, which no file, socket or metric takes.
+            json.dumps(content, ensure_ascii=False).encode()
             if not isinstance(content, dict):
                 raise TypeError("not an object")
             known = cls._kinds().keys() & content.keys()
@@ -170,6 +174,11 @@ class Message:
         return {each.name: type(each.default) for each in fields(cls)}
 
 
+def _check_digits(*values: str) -> None:
+    if not all(map(_DIGITS.fullmatch, values)):
+        raise MalformedError("a nonce or a proof is not hexadecimal digits")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello(Message):
     """Who speaks. The proof of a follower shows that it knows the shared key."""
@@ -177,6 +186,12 @@ class Hello(Message):
     node: str = ""
     nonce: str = ""
     proof: str = ""
+    id: str = ""
+    """Of the follower's copy: it counts once for a quorum."""
+
+    def check(self) -> None:
+        """Nonce, proof and id are hexadecimal digits."""
+        _check_digits(self.nonce, self.proof, self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +201,12 @@ class Proof(Message):
     proof: str = ""
     log_id: str = ""
     epoch: int = 0
+
+    def check(self) -> None:
+        """The proof is hexadecimal digits, the epoch a number of 64 bits."""
+        _check_digits(self.proof)
+        if not 0 <= self.epoch < 1 << 64:
+            raise MalformedError(f"a frame PROOF claims epoch {self.epoch}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

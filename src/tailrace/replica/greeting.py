@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 import socket
 from typing import TYPE_CHECKING
@@ -16,8 +17,11 @@ from tailrace.errors import ReplicaRefusedError
 
 if TYPE_CHECKING:
     from tailrace.config.replication import Replication
+    from tailrace.log.store import Store
 
 _NONCE_BYTES = 16
+_ID_FILE = "follower-id"
+_ID = re.compile("[0-9a-f]{32}")
 
 
 def nonce() -> str:
@@ -39,11 +43,23 @@ def check_proof(
 ) -> None:
     """Refuse a peer that does not know the key, or that knows one where there is none."""
     expected = proof(settings, role, leader_nonce, follower_nonce)
-    if not hmac.compare_digest(expected, given):
+    if not hmac.compare_digest(expected.encode(), given.encode()):
         raise ReplicaRefusedError(
             f"the {role} does not know the shared key",
             hint="Set replication.key to the same secret on both machines.",
         )
+
+
+def follower_id(store: Store) -> str:
+    """What tells this copy from all others, however many addresses its machine has."""
+    try:
+        found = store.read(_ID_FILE, 0, 2 * _NONCE_BYTES).decode("ascii", "replace")
+    except FileNotFoundError:
+        found = ""
+    if not _ID.fullmatch(found):
+        found = nonce()
+        store.write_atomic(_ID_FILE, found.encode())
+    return found
 
 
 def node_name(settings: Replication) -> str:

@@ -36,6 +36,7 @@ class Lag:
 
     def __init__(self, store: Store, settings: Replication) -> None:
         self._store = store
+        self._log = Segments(store)
         self._settings = settings
         self.held: Mark | None = None
         """What the follower has acknowledged."""
@@ -44,7 +45,7 @@ class Lag:
         """What the follower had when this machine last knew it: the beginning of that segment."""
         if position is None:
             return
-        log = Segments(self._store)
+        log = self._log
         with contextlib.suppress(TailraceError):
             names = [name for name in log.segments() if log.header(name).base <= position]
             if names:
@@ -66,8 +67,17 @@ class Lag:
             micros > settings.max_lag_hours * _HOUR_MICROS
         )
         return Distance(
-            bytes=lacking, seconds=micros / 1e6, position=held.position, too_much=too_much
+            bytes=lacking, seconds=micros / 1e6, position=self._needed(held), too_much=too_much
         )
+
+    def _needed(self, held: Mark) -> Position:
+        """The beginning of the segment in which the follower's mark is: the leader compares its end
+        with it. Where that is missing already, the mark."""
+        with contextlib.suppress(TailraceError):
+            for name in self._log.segments():
+                if name.sequence == held.sequence:
+                    return self._log.header(name).base
+        return held.position
 
     def _bytes_between(self, held: Mark, end: Mark) -> int:
         if held.sequence == end.sequence:
@@ -75,5 +85,7 @@ class Lag:
         sizes = 0
         for name in list_segments(self._store):
             if held.sequence <= name.sequence < end.sequence:
-                sizes += self._store.size(name.file)
+                with contextlib.suppress(FileNotFoundError):
+                    # Deleted meanwhile: nothing keeps it for this follower any more.
+                    sizes += self._store.size(name.file)
         return sizes - held.offset + end.offset

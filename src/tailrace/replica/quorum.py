@@ -26,14 +26,24 @@ class Quorum:
         self._needed = needed
         self._hides = hides
         self._held: dict[str, Mark] = {}
+        """By follower: its id, or without one its address."""
+        self._followers: dict[str, str] = {}
+        """The follower at each address."""
         self._lock = threading.Lock()
         self.mark = acknowledged.read(store, needed) if needed else None
         """What a quorum has; None if there was never one, or none is needed."""
+        if hides and self.mark is not None:
+            # After a power cut the file of the readers may be older than the one of the quorum.
+            visible = marks.read(store, marks.VISIBLE)
+            if visible is None or visible.place < self.mark.place:
+                marks.write(store, self.mark, name=marks.VISIBLE, durably=True)
 
-    def note(self, follower: str, mark: Mark) -> None:
-        """A follower has fsynced up to a mark."""
+    def note(self, address: str, mark: Mark, *, follower: str = "") -> None:
+        """The follower at an address has fsynced up to a mark. Several addresses may lead to it."""
         with self._lock:
-            self._held[follower] = mark
+            self._forget(address)
+            self._followers[address] = follower or address
+            self._held[follower or address] = mark
             if not self._needed or len(self._held) < self._needed:
                 return
             best = sorted(self._held.values(), key=lambda each: each.place, reverse=True)
@@ -46,7 +56,12 @@ class Quorum:
                 acknowledged.write(self._store, self._needed, reached)
                 self.mark = reached
 
-    def forget(self, follower: str) -> None:
+    def forget(self, address: str, *, follower: str = "") -> None:
         """A follower starts over: it has nothing."""
         with self._lock:
-            self._held.pop(follower, None)
+            self._forget(address)
+            self._held.pop(follower or address, None)
+
+    def _forget(self, address: str) -> None:
+        """Forget the follower that was last at an address."""
+        self._held.pop(self._followers.pop(address, ""), None)

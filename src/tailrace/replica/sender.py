@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 
 _TICK_S = 0.2
 _PIN_EVERY_S = 10.0
+_NO_KEY_HINT = (
+    "Followers of version 1 cannot prove that they know replication.key, so they are not served. "
+    "Set replication.tls for them."
+)
 
 
 class Sender:
@@ -113,9 +117,9 @@ class Sender:
             self.counts.set(version=self._version)
             self._events.info("replica.connected", version=self._version)
             if self._version == seed.VERSION:
-                EntryStream(self._store, connection, self._settings, self.counts).send(
-                    answer.end_lsn, self._stopping
-                )
+                EntryStream(
+                    self._store, connection, self._settings, self.counts, held=self._keep_from
+                ).send(answer.end_lsn, self._stopping)
             else:
                 Copying(
                     self._store, connection, self._settings, self.counts,
@@ -124,7 +128,8 @@ class Sender:
 
     def _answer(self, connection: Connection) -> seed.Answer:
         """The follower's answer. Without a yes, the next connection offers the other version."""
-        other = seed.VERSION if self._version == frames.VERSION else frames.VERSION
+        falls_back = self._version == frames.VERSION and may_fall_back(self._settings)
+        other = seed.VERSION if falls_back else frames.VERSION
         try:
             answer = connection.receive_answer()
         except ReplicaUnreachableError:
@@ -133,18 +138,23 @@ class Sender:
         if not answer.accepted:
             self._version = other
             raise ReplicaRefusedError(
-                f"{self._address} refuses: {answer.message or 'without a reason'}"
+                f"{self._address} refuses: {answer.message or 'without a reason'}",
+                hint="" if may_fall_back(self._settings) else _NO_KEY_HINT,
             )
         return answer
 
-    def _hold(self, mark: Mark | None) -> None:
-        """The follower has fsynced up to a mark; None: it starts over."""
+    def _hold(self, follower: str, mark: Mark | None) -> None:
+        """The follower with this id has fsynced up to a mark; None: it starts over."""
         self._lag.held = mark
         if mark is None:
-            self._quorum.forget(self._address)
+            self._quorum.forget(self._address, follower=follower)
         else:
-            self._quorum.note(self._address, mark)
+            self._quorum.note(self._address, mark, follower=follower)
             self.counts.set(acknowledged=mark.end_lsn)
+
+    def _keep_from(self, mark: Mark) -> None:
+        """A follower of version 1 has received up to a mark. It may not be durable there."""
+        self._lag.held = mark
 
     def keep_log(self) -> None:
         """Keep what the follower lacks, or give it up if that is too much."""
@@ -170,6 +180,11 @@ class Sender:
             "replica.given_up", lag_bytes=lag.bytes, lag_s=lag.seconds,
             fix="It starts over when it comes back, if the log has moved on by then.",
         )  # fmt: skip
+
+
+def may_fall_back(settings: Replication) -> bool:
+    """Whether version 1 may be offered, in which no side can prove that it knows a shared key."""
+    return settings.tls is not None or not settings.key.get_secret_value()
 
 
 def pin_of(address: str) -> str:

@@ -10,7 +10,8 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
@@ -23,7 +24,7 @@ from tailrace.replica.small_state import SHARED, pipeline_of, waiting
 from tailrace.replicated import WANTED, Replicated, folder_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from tailrace.log.format.mark import Mark
@@ -37,6 +38,17 @@ _BYTES_PER_S = 16 << 20
 """Large bundles are made less often: on average at most so many bytes a second are sent."""
 _TICK_S = 0.2
 _UNSTORED = 4
+_RESEND_S = 5.0
+"""After this, a follower that has not stored a bundle gets it again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newest:
+    """The state of a leader, as far as it could be read."""
+
+    names: tuple[str, ...]
+    """All that there are. Followers keep what they have of one that cannot be read at present."""
+    bundles: Mapping[str, Bundle]
 
 
 class States:
@@ -62,8 +74,8 @@ class States:
         self._due: dict[str, float] = {}
         self._failing: set[str] = set()
         self._holders = Holders(folder_of(data), quorum)
-        self.newest: dict[str, Bundle] | None = None
-        """By name. Replaced, never changed; None before the first round."""
+        self.newest: Newest | None = None
+        """Replaced, never changed; None before the first round."""
 
     def run(self, stopping: Callable[[], bool]) -> None:
         """Make bundles until `stopping` is true."""
@@ -99,7 +111,7 @@ class States:
         except OSError as error:
             self._note_failure("", error)
             return
-        made = dict(self.newest or {})
+        made = dict(self._made())
         for name in names:
             if not hurry and self._clock() < self._due.get(name, 0.0):
                 continue
@@ -109,10 +121,14 @@ class States:
                 self._failing.discard(name)
             except (OSError, sqlite3.Error, TailraceError) as error:
                 self._note_failure(name, error)
-        self.newest = {name: made[name] for name in names if name in made}
+        bundles = {name: made[name] for name in names if name in made}
+        self.newest = Newest(names=tuple(names), bundles=bundles)
+
+    def _made(self) -> Mapping[str, Bundle]:
+        return {} if self.newest is None else self.newest.bundles
 
     def _changed(self, name: str) -> Bundle | None:
-        known, as_of_ns = (self.newest or {}).get(name), time.monotonic_ns()
+        known, as_of_ns = self._made().get(name), time.monotonic_ns()
         signature = self._bundler.signature(name)
         if known is not None and signature == self._signatures.get(name):
             self._still(known, as_of_ns)
@@ -187,16 +203,23 @@ class Transfer:
     """Brings one follower's bundles up to date over one connection, a piece at a time."""
 
     def __init__(
-        self, states: States | None, connection: Connection, counts: Recorder[FollowerFigures]
+        self,
+        states: States | None,
+        connection: Connection,
+        counts: Recorder[FollowerFigures],
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._states = states
         self._connection = connection
         self._counts = counts
+        self._clock = clock
         self._names: tuple[str, ...] | None = None
-        self._sent: dict[str, Bundle] = {}
+        self._sent: dict[str, _Sent] = {}
         """The last one of each name, in the order in which they were sent."""
         self._unstored: dict[str, deque[Bundle]] = {}
         """The last ones, which the follower may not have yet."""
+        self._stored: dict[str, Bundle] = {}
         self._pieces: Iterator[bytes] | None = None
         if states is not None:
             states.join(self)
@@ -210,6 +233,7 @@ class Transfer:
         """The follower has a bundle durably."""
         for bundle in self._unstored.get(stored.name, ()):
             if bundle.crc == stored.crc and self._states is not None:
+                self._stored[bundle.name] = bundle
                 self._states.stored(self, bundle)
                 break
 
@@ -223,26 +247,40 @@ class Transfer:
             return False
         if self._pieces is not None:
             return self._piece(self._pieces)
-        if (names := tuple(newest)) != self._names:
-            self._names = names
-            self._connection.say(Type.BUNDLES, Bundles(names=names))
+        if newest.names != self._names:
+            self._names = newest.names
+            self._connection.say(Type.BUNDLES, Bundles(names=newest.names))
             return True
-        lacking = [each for name, each in newest.items() if self._sent.get(name) is not each]
-        self._counts.set(state_lacking=len(lacking))
+        bundles = newest.bundles.values()
+        lacking = [each for each in bundles if self._stored.get(each.name) is not each]
+        if self._counts.figures.state_lacking != len(lacking):
+            self._counts.set(state_lacking=len(lacking))
         # What was sent long ago goes first: a large bundle must not hold up all others.
         order = {name: number for number, name in enumerate(self._sent, 1)}
-        lacking.sort(key=lambda each: order.get(each.name, 0))
-        for bundle in lacking:
-            if bundle.mark.place <= sent.place and _reaches(visible, bundle.visible):
-                head = BundleHead(name=bundle.name, size=bundle.size, crc=bundle.crc)
-                self._connection.say(Type.BUNDLE, head)
-                self._sent.pop(bundle.name, None)
-                self._sent[bundle.name] = bundle
-                unstored = self._unstored.setdefault(bundle.name, deque(maxlen=_UNSTORED))
-                unstored.append(bundle)
-                self._pieces = bundle.pieces()
+        for bundle in sorted(lacking, key=lambda each: order.get(each.name, 0)):
+            if (
+                self._due(bundle)
+                and bundle.mark.place <= sent.place
+                and _reaches(visible, bundle.visible)
+            ):
+                self._begin(bundle)
                 return True
         return False
+
+    def _due(self, bundle: Bundle) -> bool:
+        """Whether the follower was not sent this one, or was unable to store it: a full disk."""
+        last = self._sent.get(bundle.name)
+        return last is None or last.bundle is not bundle or self._clock() >= last.again_at
+
+    def _begin(self, bundle: Bundle) -> None:
+        head = BundleHead(name=bundle.name, size=bundle.size, crc=bundle.crc)
+        self._connection.say(Type.BUNDLE, head)
+        self._sent.pop(bundle.name, None)
+        again_at = self._clock() + max(_RESEND_S, bundle.size / _BYTES_PER_S)
+        self._sent[bundle.name] = _Sent(bundle, again_at)
+        unstored = self._unstored.setdefault(bundle.name, deque(maxlen=_UNSTORED))
+        unstored.append(bundle)
+        self._pieces = bundle.pieces()
 
     def _piece(self, pieces: Iterator[bytes]) -> bool:
         piece = next(pieces, None)
@@ -252,6 +290,11 @@ class Transfer:
             self._connection.send(Type.CONTENT, piece, compress=True)
             self._counts.add(state_bytes=len(piece))
         return True
+
+
+class _Sent(NamedTuple):
+    bundle: Bundle
+    again_at: float
 
 
 def _reaches(mark: Mark | None, needed: Mark | None) -> bool:

@@ -7,7 +7,8 @@ winner. The steps, under the lock of the log:
     1  recover the log, and read the slots of all terms
     2  compare the log with the server's history and with the slot of term N
     3  copy that slot to term N + 1                     from here on the old leader is fenced
-    4  compare again: the old leader may have acknowledged between 2 and 3
+    4  compare again, (b) and (d): between 1 and 3 the old leader may have acknowledged, and dropped
+       the slots of older terms
     5  write the lease of term N + 1                    from here on capture may start here
     6  end the sessions of the old slots, and drop them, the oldest first; in mode sync capture
        drops them, when a quorum of followers has the new term
@@ -172,7 +173,7 @@ def take_over(
                 check_may_end(sql, name, reader)
             copy_slot(sql, plan.source.name, plan.copy)
             failpoint.hit("takeover.after-copy")
-            _check_copy(config, plan, sql)
+            _check_copy(config, local, plan, sql)
             raise_epoch(store, plan.term)
             lead(store)
             failpoint.hit("takeover.after-lease")
@@ -314,7 +315,7 @@ def refuse_live_leader(plan: Plan) -> None:
         )
 
 
-def _check_copy(config: Config, plan: Plan, sql: Connection) -> None:
+def _check_copy(config: Config, local: LocalLog, plan: Plan, sql: Connection) -> None:
     """Refuse a copy that came too late. It is dropped: it would fence the leader for nothing."""
     terms = read_terms(sql, config.source.slot)
     copy = terms.get(plan.term)
@@ -326,6 +327,8 @@ def _check_copy(config: Config, plan: Plan, sql: Connection) -> None:
             )
         assert copy.confirmed_flush_lsn is not None
         check_end(plan.end, copy.name, copy.confirmed_flush_lsn)
+        if plan.waits:
+            _check_newest(local, min(terms), config.source.slot)
     except TailraceError as error:
         try:
             drop_if_exists(sql, plan.copy)

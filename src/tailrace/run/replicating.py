@@ -55,8 +55,9 @@ def run_follower(config: Config) -> None:
     store = LocalStore(config.log.path, create=True)
     due = threading.Event()
     follower = Follower(
-        store, settings, data=config.data, stopping=lambda: stop.is_set() or due.is_set()
-    )
+        store, settings, data=config.data, pipelines=config.pipelines,
+        stopping=lambda: stop.is_set() or due.is_set(),
+    )  # fmt: skip
     where = status.folder(config.data)
     private.create_folder(where)
     with _status_file(follower, where, stop):

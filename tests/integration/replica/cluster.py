@@ -65,13 +65,17 @@ class Runs:
 class Copy(Runs):
     """A follower and its folder."""
 
-    def __init__(self, folder: Path, port: int = 0, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, port: int = 0, *, pipelines: tuple[str, ...] = (), **settings: Any
+    ) -> None:
         super().__init__()
         self.port = port or free_port()
         self.store = LocalStore(folder, create=True)
         replication = load(None, {"replication": QUICK | settings}).replication
         self.data = folder / "data"
-        self.follower = Follower(self.store, replication, data=self.data, stopping=self.stop.is_set)
+        self.follower = Follower(
+            self.store, replication, data=self.data, pipelines=pipelines, stopping=self.stop.is_set
+        )
         self.start(self.follower.run, ("127.0.0.1", self.port))
 
     @property

@@ -267,7 +267,7 @@ def test_damage_at_the_end_gives_up_nothing_before_it(
     source: Source, copy: Copies, lead: Leads
 ) -> None:
     """GIVEN a damaged segment in the middle and one at the end WHEN the follower starts THEN it
-    drops the last one only: readers need the others, and they were acknowledged."""
+    cuts the last one only, at the damage: readers need the rest, and it was acknowledged."""
     follower = copy()
     leader = lead(follower.address)
     source.append(60)
@@ -277,9 +277,11 @@ def test_damage_at_the_end_gives_up_nothing_before_it(
     for number in (1, -1):
         flip(file_of(follower.store, number))
     names = list_segments(follower.store)
+    damaged = file_of(follower.store, -1).stat().st_size
     again = copy(port=follower.port)
     wait_for(lambda: again.state == "waiting")
-    assert list_segments(again.store) == names[:-1]
+    assert list_segments(again.store) == names
+    assert file_of(again.store, -1).stat().st_size < damaged
     lead(again.address)
     wait_for(lambda: repairs(again) == 2)
     arrived(source, again)

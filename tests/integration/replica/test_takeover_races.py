@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tailrace import config
+from tailrace.capture import session
 from tailrace.capture.capture import Capture
 from tailrace.capture.replication import Replication
 from tailrace.errors import (
+    GapError,
     PostgresRefusedError,
     SlotBusyError,
     TailraceError,
@@ -22,7 +25,7 @@ from tailrace.postgres import slot_terms
 from tailrace.postgres.slot_terms import copy_slot
 from tailrace.replica import takeover
 from tailrace.replica.takeover import take_over
-from tests.waiting import holds
+from tests.waiting import holds, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,6 +109,24 @@ def test_a_candidate_that_was_too_slow_drops_what_it_created(
         take_over(leader.config, leader.store)
     assert cluster.slots() == [cluster.slot, cluster.slot_of(2)]
     assert leader.term == 0
+
+
+def test_a_candidate_that_was_left_behind_meanwhile_does_not_win(
+    pair: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN mode sync, and a candidate whose log has every change and ends in term 0 WHEN the
+    leader of term 1 drops the slot of term 0 after the candidate has listed it THEN the candidate
+    drops its copy: a quorum has entries of term 1, which its followers would remove."""
+    _, other = pair
+    cluster, database = other.cluster, other.cluster.database
+    copy, drop = "SELECT pg_copy_logical_replication_slot(%s, %s)", "pg_drop_replication_slot(%s)"
+    database.query(copy, cluster.slot, cluster.slot_of(1))
+    _before_copy(monkeypatch, lambda: database.query(f"SELECT {drop}", cluster.slot))
+    sync = {"followers": ["127.0.0.1:1"], "mode": "sync"}
+    with pytest.raises(GapError, match=f"the oldest slot is {cluster.slot_of(1)}"):
+        take_over(config.load(other.config_file, {"replication": sync}), other.store)
+    assert cluster.slots() == [cluster.slot_of(1)]
+    assert other.term == 0
 
 
 def test_a_candidate_that_is_overtaken_at_the_end_says_so(
@@ -320,3 +341,33 @@ def test_a_leader_that_connects_while_its_slot_is_copied(
     assert {name: leader.files()[name] for name in segments} == {
         name: files[name] for name in segments
     }
+
+
+def test_a_leader_that_streams_notices_a_takeover_that_was_not_finished(
+    pair: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a candidate that died after its copy and left the leader's session alone THEN the
+    leader finds the slot of the later term, and is FENCED."""
+    leader, other = pair
+    cluster = leader.cluster
+    monkeypatch.setattr(session, "_HOUSEKEEPING_S", 0.1)
+    settings = config.load(leader.config_file, {"replication": {"followers": ["127.0.0.1:1"]}})
+    capture = Capture(settings, stopping=lambda: False)
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            capture.run()
+        except TailraceError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    wait_for(lambda: cluster.active(0), "the session")
+    other.takeover("--yes", "--force", failpoints="takeover.after-copy=kill")
+    thread.join(60)
+    [failure] = failures
+    assert isinstance(failure, TakenOverError)
+    other.take_over()
+    other.catch_up()
+    assert other.check() == 3

@@ -81,3 +81,50 @@ def test_a_timeline_that_began_before_the_end_of_the_log(tmp_path: Path) -> None
     Quorum(store, 1, hides=False).note("a", mark(100, end_lsn=900))
     later = replace(mark(10, sequence=2), end_lsn=Lsn(700))
     assert Gate(store, 1).limit(later) == 700
+
+
+def test_a_file_that_was_replaced_is_noticed(tmp_path: Path) -> None:
+    """GIVEN a file that was replaced, of which the kernel tells nothing THEN the gate opens all the
+    same, about a second later."""
+    store, now = LocalStore(tmp_path), [0.0]
+    acknowledged.prepare(store, 1)
+    gate = Gate(store, 1, clock=lambda: now[0])
+    store.write_atomic("quorum-1", mark(60).encode())
+    gate.refresh()
+    now[0] += 2
+    assert reached(gate, 60)
+
+
+def test_both_processes_may_create_the_file(tmp_path: Path) -> None:
+    """GIVEN a quorum before capture has prepared its file THEN capture keeps it; and a later mark
+    is in the same file, which capture watches."""
+    store = LocalStore(tmp_path)
+    quorum = Quorum(store, 1, hides=False)
+    quorum.note("a", mark(60))
+    acknowledged.prepare(store, 1)
+    assert acknowledged.read(store, 1) == mark(60)
+    gate = Gate(store, 1, clock=lambda: 0.0)
+    store.remove("quorum-1")
+    acknowledged.prepare(store, 1)
+    watched = Gate(store, 1, clock=lambda: 0.0)
+    quorum.note("a", mark(100))
+    wait_for(lambda: reached(watched, 100))
+    assert gate.limit(mark(100)) == 60
+
+
+def test_a_follower_with_two_addresses_counts_once(tmp_path: Path) -> None:
+    """GIVEN a quorum of two WHEN one copy has two addresses THEN it is one; also if it starts over,
+    or another machine takes its address."""
+    quorum = Quorum(LocalStore(tmp_path), 2, hides=False)
+    for address in ("db2:1", "db2.example.org:1"):
+        quorum.note(address, mark(50), follower="a")
+    assert quorum.mark is None
+    quorum.note("db3:1", mark(40), follower="b")
+    assert quorum.mark == mark(40)
+    quorum.forget("db2:1", follower="a")
+    quorum.note("db3:1", mark(90), follower="b")
+    assert quorum.mark == mark(40)
+    quorum.note("db3:1", mark(95), follower="c")
+    assert quorum.mark == mark(40)
+    quorum.note("db2:1", mark(70), follower="a")
+    assert quorum.mark == mark(70)

@@ -84,8 +84,8 @@ GOLDEN = {
     ),
     "HELLO": (
         frames.encode(Type.HELLO, Hello(node="a", nonce="00").encode()),
-        "54527270" "01" "00" "0000" "24000000" "CRC"
-        + b'{"node":"a","nonce":"00","proof":""}'.hex(),
+        "54527270" "01" "00" "0000" "2c000000" "CRC"
+        + b'{"node":"a","nonce":"00","proof":"","id":""}'.hex(),
     ),
     "PROOF": (
         frames.encode(Type.PROOF, Proof(proof="ab", log_id="l", epoch=1 << 32).encode()),
@@ -181,7 +181,7 @@ def test_the_checksum_of_a_frame() -> None:
     data, _ = GOLDEN["HELLO"]
     blank = data[:12] + bytes(4)
     assert data[12:16] == crc32c(blank + data[16:]).to_bytes(4, "little")
-    assert data[12:16].hex() == "dccab5d4"
+    assert data[12:16].hex() == "1849f5e4"
 
 
 @pytest.mark.parametrize("compress", [False, True])

@@ -115,9 +115,10 @@ MUTATIONS = [
     ("ack_durable", TWO, Rules(), "quorum_held"),
     ("drop_late", THREE, Rules(), "quorum_can_win"),
     ("newest_log", COARSE, Rules(), "quorum_holds"),
+    ("newest_log_again", COARSE, Rules(), "quorum_holds"),
     ("confirm_alone", COARSE, Rules(), "quorum_holds"),
 ]
-FAILURE_FREE = {"newest_log", "confirm_alone"}
+FAILURE_FREE = {"newest_log", "newest_log_again", "confirm_alone"}
 
 
 @pytest.mark.parametrize(

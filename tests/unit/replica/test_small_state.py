@@ -24,49 +24,12 @@ from tailrace.replica.bundle import Bundle, Bundler
 from tailrace.replica.frames import BundleHead
 from tailrace.replica.received import Received
 from tailrace.replica.small_state import FOLDERS, SHARED, folder_of, waiting
-from tailrace.replica.states import States
 from tailrace.sinks.pull.database import store_of
 from tests.fix_log import TestLog
+from tests.unit.replica.state_files import ORDERS, received, write
 
 if TYPE_CHECKING:
     from tailrace.config import Config
-
-ORDERS = "pipeline.orders"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> LocalStore:
-    """A log with a start."""
-    made = LocalStore(tmp_path / "log", create=True)
-    TestLog(made).close()  # type: ignore[arg-type]
-    return made
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """The data folder of a leader with the pipeline `orders`."""
-    folder = tmp_path / "data"
-    write(folder / "checkpoints/orders/offsets/3", "offset 3")
-    write(folder / "checkpoints/orders/commits/3", "commit 3")
-    write(folder / "checkpoints/orders/metadata", "metadata")
-    write(folder / "control/orders.json", "{}")
-    write(folder / "parked/orders/parts/0-1.part", "parked")
-    database(folder / "parked/orders/parked.db", 3).close()
-    return folder
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-
-
-def database(path: Path, rows: int) -> sqlite3.Connection:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    made = sqlite3.connect(path, isolation_level=None)
-    made.execute("PRAGMA journal_mode = WAL")
-    made.execute("CREATE TABLE parked (seq int)")
-    made.executemany("INSERT INTO parked VALUES (?)", [(each,) for each in range(rows)])
-    return made
 
 
 def content(bundle: Bundle | None) -> bytes:
@@ -85,18 +48,6 @@ def files(bundle: Bundle | None) -> dict[str, bytes]:
 def rows_of(path: Path) -> int:
     with sqlite3.connect(path) as connection:
         return int(connection.execute("SELECT count(*) FROM parked").fetchone()[0])
-
-
-def received(data: Path, *made: Bundle | None) -> Received:
-    """A follower that has received bundles."""
-    follower = Received(data)
-    for each in made:
-        assert each is not None
-        follower.begin(BundleHead(name=each.name, size=each.size, crc=each.crc))
-        ends = [follower.take(piece) for piece in each.pieces()]
-        assert ends == [False] * (len(ends) - 1) + [True]
-        follower.complete()
-    return follower
 
 
 def crashing(call: Any, number: int) -> Any:
@@ -248,41 +199,6 @@ def test_a_row_that_moves_to_the_database_is_not_lost(
     copy = data.parent / "copy.db"
     copy.write_bytes(found["parked/orders/parked.db"])
     assert rows_of(copy) == 4
-
-
-def test_only_what_has_changed_is_made_again(data: Path, store: LocalStore) -> None:
-    states = States(data, store, every_s=1.0)
-    states.refresh(hurry=True)
-    first = states.newest
-    assert first is not None
-    assert sorted(first) == [ORDERS, SHARED]
-    states.refresh(hurry=True)
-    assert states.newest is not None
-    assert states.newest[ORDERS] is first[ORDERS]
-    with sqlite3.connect(data / "parked/orders/parked.db") as connection:
-        connection.execute("INSERT INTO parked VALUES (3)")
-    states.refresh(hurry=True)
-    assert states.newest[ORDERS] is not first[ORDERS]
-    assert states.newest[SHARED] is first[SHARED]
-
-
-def test_state_that_waits_for_adoption_is_not_replaced_by_older(
-    data: Path, store: LocalStore, tmp_path: Path
-) -> None:
-    """GIVEN a new leader that has not adopted yet THEN it sends nothing of its own."""
-    received(data, Bundler(data, store).make(ORDERS))
-    states = States(data, store, every_s=1.0)
-    states.refresh()
-    assert states.newest is None
-
-
-def test_what_cannot_be_read_is_left_out(data: Path, store: LocalStore) -> None:
-    """GIVEN a damaged database THEN the other bundles are made."""
-    write(data / "parked/broken/parked.db", "no database, and of some length")
-    states = States(data, store, every_s=1.0)
-    states.refresh()
-    assert states.newest is not None
-    assert sorted(states.newest) == [ORDERS, SHARED]
 
 
 @pytest.mark.parametrize("name", ["../x", "", "A", ".x", "a/b", "a" * 130])

@@ -203,7 +203,7 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{self._history or 'without an id'}",
                 hint=self._way_out,
             )
-        if parsed.history and parsed.position.lsn > (end := log.end().end_lsn):
+        if parsed.history and parsed.position.lsn > (end := log.durable_end().end_lsn):
             raise DivergedError(
                 f"the checkpoint is at {parsed.position}, but the log ends at {end}",
                 hint=self._way_out,
