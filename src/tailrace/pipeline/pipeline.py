@@ -12,20 +12,22 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from pyspark.sql import functions as sql
 
-from tailrace import checkpoint
-from tailrace.backfill.spool import Spool
+from tailrace import checkpoint, replicated
+from tailrace.backfill.spool import Spool, spool_of
 from tailrace.log.term import base_of
 from tailrace.parking.parking import Parking
+from tailrace.parking.parking import folder_of as parked_folder
 from tailrace.pipeline import opening, plan
 from tailrace.pipeline.deliver import deliver_blocks, deliver_rows
 from tailrace.pipeline.open_source import OpenSource
 from tailrace.pipeline.opening import ParkingPlace, Target
 from tailrace.pipeline.receipts import SUMS
 from tailrace.pipeline.spec import Spec
+from tailrace.replicated import Replicated
 from tailrace.sinks.registry import SINKS
 
 if TYPE_CHECKING:
@@ -36,11 +38,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from tailrace.checkpoint import StartRecord
-    from tailrace.config import Pipeline
+    from tailrace.config import Config, Pipeline
     from tailrace.log.reader import Log
     from tailrace.pipeline.plan import Plan
     from tailrace.position import Position
-    from tailrace.replicated import Replicated
 
 
 _PUSH_BYTES = range(1, (4 << 20) + 1)
@@ -61,6 +62,19 @@ class Folders:
     """What the sink knows of its destination."""
     replicated: Replicated | None = None
     """How far followers have all of these; None if tasks do not wait for them."""
+
+    @classmethod
+    def of(cls, config: Config, name: str) -> Self:
+        """Where the settings have them."""
+        data, waits = config.data, config.replication.keeps_state
+        return cls(
+            log=config.log.path,
+            checkpoint=checkpoint.folder_of(data, name),
+            spool=spool_of(data, name),
+            parked=parked_folder(data, name),
+            sink=data / "sinks" / name,
+            replicated=Replicated(replicated.folder_of(data), name) if waits else None,
+        )
 
 
 def start(

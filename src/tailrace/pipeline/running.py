@@ -19,7 +19,6 @@ import structlog
 from py4j.protocol import Py4JError
 
 from tailrace import checkpoint
-from tailrace.backfill.spool import spool_of
 from tailrace.backoff import Backoff
 from tailrace.control import ControlFile, Moved
 from tailrace.errors import (
@@ -36,15 +35,12 @@ from tailrace.log import retention
 from tailrace.log.reader import Log
 from tailrace.log.start import parse_start
 from tailrace.log.store import LocalStore
-from tailrace.parking import parking
 from tailrace.pipeline import opening, reset, traces
 from tailrace.pipeline import pipeline as path
 from tailrace.pipeline.failures import translate_error
 from tailrace.pipeline.progress import Progress
 from tailrace.pipeline.source.offset import Offset
 from tailrace.position import ORIGIN, Position
-from tailrace.replicated import Replicated
-from tailrace.replicated import folder_of as replicated_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -276,18 +272,7 @@ class Runner:
 
     @property
     def _folders(self) -> path.Folders:
-        return path.Folders(
-            log=self._config.log.path,
-            checkpoint=checkpoint.folder_of(self._config.data, self._name),
-            spool=spool_of(self._config.data, self._name),
-            parked=parking.folder_of(self._config.data, self._name),
-            sink=self._config.data / "sinks" / self._name,
-            replicated=(
-                Replicated(replicated_folder(self._config.data), self._name)
-                if self._config.replication.keeps_state
-                else None
-            ),
-        )
+        return path.Folders.of(self._config, self._name)
 
     def _prepare(self, log: Log) -> StartRecord:
         """Where the pipeline begins. The log keeps everything after that, also while the sink is

@@ -6,9 +6,8 @@ previous owner. A sink that stays open between micro-batches starts each with an
 record: if Kafka refuses it, the sink connects again and reads the ledger back.
 
 If Kafka refuses a topic (a record that is too large, a missing right, other records in it), the
-transaction is aborted, and everything since the last flush is written again with one transaction
-per topic. Topics that fail again are left out until their reason is gone
-(`tailrace.shadow.refusals`); the others are not affected.
+transaction is aborted, and repeated with one transaction per topic. Topics that fail again are
+skipped until their reason no longer holds (`tailrace.shadow.refusals`); the others are not affected.
 """
 
 from __future__ import annotations

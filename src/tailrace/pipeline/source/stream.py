@@ -27,7 +27,6 @@ import math
 import signal
 import sys
 import time
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -44,17 +43,16 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from tailrace import checkpoint
 from tailrace.backfill.spool import Spool
-from tailrace.errors import ConfigError, CorruptError, DiskFullError, DivergedError
+from tailrace.errors import ConfigError, DiskFullError
 from tailrace.log import retention
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
-from tailrace.open_batch import OpenBatches
 from tailrace.pipeline.source.offset import Offset
 from tailrace.pipeline.source.options import Options
 from tailrace.pipeline.source.partitions import OpenRange, Range, ReleasePartition
 from tailrace.pipeline.source.planner import UNLIMITED, Limits, PlannedVersions, Planner, split
+from tailrace.pipeline.source.resolver import OffsetResolver
 from tailrace.pipeline.spec import Spec
 from tailrace.position import Position
 
@@ -170,112 +168,42 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Waits briefly for changes, so that an idle query does not spin.
         """
-        log, offset = self._open_log(), self._parse_offset(start)
+        log, offset = self._open_log(), self._offsets.resolve(start)
         self._pin(offset.position)
         if self._capture is not None:
             self._capture.check()
         if self._target is None and (offset.timeline or not self._opens):
             quiet = self._opens and not any(True for _ in self._pages_after(offset.page))
             log.wait(offset.position, _QUIET_WAIT_S if quiet else _WAIT_S)
-        if self._opens and self._records.close_requested:
+        if self._opens and self._offsets.records.close_requested:
             # The query stops: a closed batch would be interrupted.
             return start
-        if (interrupted := self._interrupted(offset)) is not None:
+        if (interrupted := self._offsets.interrupted(offset)) is not None:
             return interrupted.dump()
         end = self._planner.next_end(
             log, offset, limits=self._limits(limit), target=self._target, now=self._clock()
         )
         # Once more: what was planned is of the log as it is after this check or before it.
-        self._check_timeline(offset)
+        self._offsets.check_timeline(offset)
         if end is not None and end.open:
-            self._records.prune(end.opened)
+            self._offsets.records.prune(end.opened)
         return start if end is None else end.dump()
 
-    def _parse_offset(self, offset: dict[str, object]) -> Offset:
-        """The offset, with the position where its batch ended.
-
-        Raises DivergedError if the position is not one of this log.
-        """
-        parsed, log = self._resolve(Offset.parse(offset)), self._open_log()
-        if parsed.history and parsed.history != self._history:
-            raise DivergedError(
-                f"the checkpoint belongs to the log {parsed.history}, but this log is "
-                f"{self._history or 'without an id'}",
-                hint=self._way_out,
-            )
-        if parsed.history and parsed.position.lsn > (end := log.durable_end().end_lsn):
-            raise DivergedError(
-                f"the checkpoint is at {parsed.position}, but the log ends at {end}",
-                hint=self._way_out,
-            )
-        self._check_timeline(parsed)
-        return parsed
-
-    def _check_timeline(self, offset: Offset) -> None:
-        """Raise DivergedError if the position is in WAL that a promoted standby lacks.
-
-        What the new primary has written there since would pass for delivered.
-        """
-        ended = self._open_log().end_of_timeline(offset.timeline) if offset.timeline else None
-        if ended is not None and offset.position.lsn > ended:
-            raise DivergedError(
-                f"rows of a backfill are at {offset.position.lsn}, but a standby was promoted that "
-                f"has timeline {offset.timeline} up to {ended} only",
-                hint=self._way_out,
-            )
-
-    def _resolve(self, offset: Offset) -> Offset:
-        if not offset.open:
-            return offset
-        closed = self._records.closed(offset.open_batch)
-        if closed is None:
-            raise CorruptError(
-                f"there is no record of where batch {offset.open_batch} ended", hint=self._way_out
-            )
-        return replace(offset, position=closed, open=False)
-
     @cached_property
-    def _records(self) -> OpenBatches:
-        folder = self._options.open_batches
-        if folder is None:
-            raise ConfigError(
-                "the checkpoint has open batches, but the option openBatches is not set"
-            )
-        return OpenBatches(folder)
+    def _offsets(self) -> OffsetResolver:
+        return OffsetResolver(self._options, self._open_log())
 
     @property
     def _opens(self) -> bool:
         """Whether batches may be open."""
         return self._options.max_open_s > 0
 
-    def _interrupted(self, offset: Offset) -> Offset | None:
-        """The next batch, if it is an open one that has delivered something already.
-
-        Spark does not fsync offsets, so a power cut may remove the last ones. The log may have
-        removed by then what these batches had delivered: each begins where it was, or has ended.
-        """
-        if self._options.open_batches is None or offset.timeline:
-            return None
-        batch = replace(offset, opened=offset.opened + 1, open=True, pages=(), heartbeat=0)
-        began = self._records.began(batch.open_batch)
-        return replace(batch, history=self._history) if began else None
-
-    @property
-    def _way_out(self) -> str:
-        if self._options.pipeline:
-            return checkpoint.RESET
-        return "Start the query with another checkpointLocation, and a startingPosition."
-
-    @cached_property
-    def _history(self) -> str:
-        return self._options.history or self._open_log().id
-
     @cached_property
     def _planner(self) -> Planner:
         options = self._options
         return Planner(
             now=self._clock(),
-            history=self._history,
+            history=self._offsets.history,
             max_page_rows=options.max_rows,
             pages=self._pages_after,
             versions=self._planned_versions(),
@@ -291,7 +219,9 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         from tailrace.parking.parking import Parking  # noqa: PLC0415 - see above
 
-        return Parking(options.parked, history=self._history, together=options.parked_together)
+        return Parking(
+            options.parked, history=self._offsets.history, together=options.parked_together
+        )
 
     def _plan_release(self, start: Offset, may_release: bool) -> Release | None:
         if self._parking is None:
@@ -316,7 +246,7 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the log, for Spark's progress reports."""
         if self._log is None:
             return None
-        return Offset(position=self._log.end().position, history=self._history).dump()
+        return Offset(position=self._log.end().position, history=self._offsets.history).dump()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Limit the query to the changes that are committed in PostgreSQL now."""
@@ -330,13 +260,13 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Sequence[InputPartition]:
         """The range as one partition, or as many as the option `partitions` says."""
         log, planned = self._open_log(), Offset.parse(end)
-        first = self._parse_offset(start)
+        first = self._offsets.resolve(start)
         if planned.open:
             return [self._open_partition(planned.open_batch, planned.page)]
         # With `park: never` since, the release is delivered once messages may be parked again.
         if planned.release > first.release and self._options.parked is not None:
             return [ReleasePartition(str(first.position), planned.release)]
-        last = self._parse_offset(end)
+        last = self._offsets.resolve(end)
         # A heartbeat repeats the pages of the offset that it follows: they are delivered already.
         pages = last.pages if last.page > first.page else ()
         if self._options.partitions == 1 or first.position == last.position:
@@ -350,11 +280,11 @@ class TailraceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Settings may have changed so that batches are not open any more. One that was interrupted
         then ends with what it has delivered.
         """
-        closed = self._records.closed(batch)
+        closed = self._offsets.records.closed(batch)
         if closed is None and self._opens:
             return OpenRange(batch, page)
         if closed is None:
-            closed = self._records.close(batch, self._records.begin(batch))
+            closed = self._offsets.records.close(batch, self._offsets.records.begin(batch))
         return Range(str(closed), str(closed))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
