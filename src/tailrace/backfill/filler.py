@@ -8,6 +8,7 @@ page carries the position after which the log may hold changes that the page doe
 
 from __future__ import annotations
 
+import contextlib
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -21,6 +22,7 @@ from tailrace.backfill.bound import PageBound
 from tailrace.backfill.spool import Page, Spool, spool_of
 from tailrace.backoff import Backoff
 from tailrace.decode.columns import as_text
+from tailrace.errors import DiskFullError
 from tailrace.log import retention
 from tailrace.log.reader import Log
 from tailrace.log.store import LocalStore
@@ -89,6 +91,8 @@ class Filler:
         self._delivered_at: dict[int, float] = {}
         self._counted = 0
         """The last page whose rows are counted as delivered."""
+        self._records: dict[str, Record] = {}
+        """Of backfills whose pages may be in the spool, also after they were cancelled."""
         self._last_reason = ""
 
     def run(self, order: Order, record: Record) -> bool:
@@ -121,6 +125,7 @@ class Filler:
 
         Before any of them is delivered and removed: it would be read again.
         """
+        self._records[record.id] = record
         for page in self._spool.pages(record.number):
             if page.backfill == record.id:
                 self._note(record, page)
@@ -251,26 +256,19 @@ class Filler:
         Not by the number of the last page: a reset empties the spool, and numbers go on.
         """
         delivered = checkpoint.delivered_page(self._checkpoint)
-        for number in self._spool.numbers():
-            if number > delivered:
-                break
-            if number > self._counted:
-                self._counted = number
-                page = self._spool.page(number)
-                if page.backfill == record.id:
-                    record.delivered = page.read
+        self._tidy(delivered)
         undelivered = len(self._spool.numbers(delivered))
         if not undelivered:
             # Its pages may have been removed while it was paused.
             record.delivered = record.read
-        self._tidy(delivered)
         return undelivered
 
     def tidy(self) -> None:
-        """Remove pages that were delivered some time ago. The log is kept for the others.
+        """Count pages that were delivered, and remove them some time later. The log is kept for the
+        others.
 
-        The pages of a backfill that was cancelled or has failed are still delivered, so the service
-        calls this also while no backfill runs.
+        The pages of a backfill that was paused or cancelled, or has failed, are still delivered, so
+        the service calls this also while no backfill runs.
         """
         self._tidy(checkpoint.delivered_page(self._checkpoint))
 
@@ -279,6 +277,7 @@ class Filler:
         since: dict[int, Position] = {}
         for number in self._spool.numbers():
             if number <= delivered:
+                self._count(number)
                 age_s = now_s - self._delivered_at.setdefault(number, now_s)
                 if age_s > _RETENTION_S:
                     self._spool.remove(number)
@@ -287,6 +286,19 @@ class Filler:
             since[number] = self._since.get(number) or self._spool.page(number).since
         self._since = since
         self._keep_log()
+
+    def _count(self, number: int) -> None:
+        """Count the rows of a delivered page, once."""
+        if number <= self._counted:
+            return
+        self._counted = number
+        page = self._spool.page(number)
+        record = self._records.get(page.backfill)
+        if record is not None:
+            record.delivered = page.read
+            if record.state != "running":
+                with contextlib.suppress(DiskFullError):
+                    record.save(self.folder)
 
     def _keep_log(self) -> None:
         """Move the pin to the oldest change that handover may read for a page in the spool."""

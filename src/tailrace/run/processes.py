@@ -37,7 +37,8 @@ _READS: dict[str, tuple[KeyPath, ...]] = {
 """What a process reads of the settings. The processes that are missing here read all of it.
 
 Capture also reads where new pipelines start, for what the log has to keep until they have a pin. A
-pipeline that a reload adds has its pin before its first batch.
+pipeline that a reload adds has its pin before its first batch. And it reads whether there are
+followers, which a reload cannot change (`Roster`).
 """
 
 

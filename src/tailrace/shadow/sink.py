@@ -7,7 +7,7 @@ record: if Kafka refuses it, the sink connects again and reads the ledger back.
 
 If Kafka refuses a topic (a record that is too large, a missing right, other records in it), the
 transaction is aborted, and repeated with one transaction per topic. Topics that fail again are
-skipped until their reason no longer holds (`tailrace.shadow.refusals`); the others are not affected.
+skipped until their reason no longer holds (`tailrace.shadow.refusals`), and only they.
 """
 
 from __future__ import annotations

@@ -135,8 +135,11 @@ def test_a_service_that_is_too_busy_is_not_asked_for_a_while(
 
 
 def test_a_service_that_stays_too_busy_is_unreachable(pubsub: PubSubServer) -> None:
-    pubsub.fail(publish_fault(EXHAUSTED, retry_delay_ms=3_600_000))
-    with opened(pubsub) as sink, pytest.raises(SinkUnreachableError, match="RESOURCE_EXHAUSTED"):
+    pubsub.fail(publish_fault(EXHAUSTED, retry_delay_ms=100))
+    with (
+        opened(pubsub, Retry(max_elapsed_s=0.3)) as sink,
+        pytest.raises(SinkUnreachableError, match="RESOURCE_EXHAUSTED"),
+    ):
         deliver(sink, keyed("orders", "a"))
 
 

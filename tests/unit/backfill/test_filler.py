@@ -96,15 +96,18 @@ class System:
         self.deliver()
         return len(self.waits) < self.max_waits
 
-    def run(self, **order: Any) -> bool:
-        filler = Filler(
+    def filler(self) -> Filler:
+        """That of a process that has just started."""
+        return Filler(
             self.config, "shop", self.wait, clock=lambda: self.now_s, now=lambda: 1000 + self.now_s
         )
-        return filler.run(Order(id="fill-1", table=ITEMS, **order), self.record)
+
+    def run(self, **order: Any) -> bool:
+        return self.filler().run(Order(id="fill-1", table=ITEMS, **order), self.record)
 
     def tidy(self) -> None:
         """What the service does while no backfill runs, now and some minutes later."""
-        filler = Filler(self.config, "shop", self.wait, clock=lambda: self.now_s, now=lambda: 1000)
+        filler = self.filler()
         filler.tidy()
         self.now_s += 300
         filler.tidy()
@@ -290,6 +293,25 @@ def test_pages_that_are_delivered_during_a_pause_are_counted(system: System) -> 
     assert system.pages() == []
     assert system.run()
     assert system.record.delivered == 350
+
+
+@pytest.mark.parametrize("state", ["paused", "cancelled"])
+def test_what_is_delivered_of_a_backfill_that_does_not_run_is_shown(
+    system: System, state: str
+) -> None:
+    """GIVEN a backfill that was paused, or cancelled, with pages in the spool WHEN the pipeline
+    delivers them THEN its figures have them at once, also those of the next process."""
+    system.rows, system.delivering, system.max_waits = 350, False, 50
+    filler = system.filler()
+    assert not filler.run(Order(id="fill-1", table=ITEMS), system.record)
+    system.record.state = state
+    filler.tidy()
+    assert system.record.delivered == 0
+    system.delivering = True
+    system.deliver()
+    filler.tidy()
+    assert system.record.delivered == 350
+    assert Record.load(system.folder)["fill-1"].delivered == 350
 
 
 def test_a_backfill_begins_again_after_a_reset(system: System) -> None:
