@@ -84,7 +84,8 @@ def test_document_that_never_matches_the_rows(monkeypatch: pytest.MonkeyPatch) -
         asyncio.run(schemas.layout(["id", "other"]))
 
 
-def test_missing_document() -> None:
+def test_missing_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FIRST_DOCUMENT_S", 0.3)
     with pytest.raises(ConfigError, match="no schema document of users") as caught:
         asyncio.run(TableSchemas(FakeSource(schema_=None), "users", None).layout())
     assert "none" in caught.value.hint

@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ticks come ten times as often."""
+    monkeypatch.setattr("tailrace.watch.watchdog.TICK_S", 0.1)
+    monkeypatch.setattr("tailrace.watch.watchdog._SOURCE_EVERY_S", 0.2)
+
+
 @pytest.fixture
 def receiver() -> Iterator[HttpReceiver]:
     with HttpReceiver() as running:
