@@ -24,6 +24,7 @@ from tailrace.snapshot.copy import copy, query
 from tailrace.snapshot.export import Exported, export, imported
 from tailrace.snapshot.table import Stretch, Table
 from tests.corpus import prepared
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -276,8 +277,13 @@ def test_since_is_unknown_to_an_unprivileged_role(database: Database) -> None:
     database.execute(f"GRANT SELECT ON seen TO {role}")
     dsn = database.server.dsn(database.name, user=role)
     table = TableName("public", "seen")
-    with connect(dsn) as connection:
-        assert export(connection, table).since is not None
+
+    def known() -> bool:
+        with connect(dsn) as connection:
+            return export(connection, table).since is not None
+
+    # The sessions of the set-up are hidden from the role, too, until the server has ended them.
+    wait_for(known)
     with database.connect() as writer, connect(dsn) as connection:
         writer.execute("BEGIN")
         writer.execute("INSERT INTO seen VALUES (1)")
