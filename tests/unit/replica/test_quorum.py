@@ -52,7 +52,7 @@ def test_a_pipeline_waits_for_the_mark_of_the_readers(tmp_path: Path) -> None:
     made, early, late = hidden_log()
     reader = TailraceReader(Options(log=tmp_path), SCHEMA)
     reader._log = made.log()
-    reader._history = made.log().id
+    reader._offsets.history = made.log().id
     start = Offset(position=late.position, history=made.log().id).dump()
     assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
     marks.write(made.store, late, name=marks.VISIBLE)
